@@ -52,32 +52,26 @@ class Binning:
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
-            raise ValueError(
-                f"by={self.by!r}: bins are made by 'number' or by 'duration'; write one of these two"
-            )
+            raise ValueError(f"by={self.by!r}: bins are made by 'number' or by 'duration'; write one of these two")
         if self.by == "number":
             if self.bin_us is not None:
                 raise ValueError(
-                    f"bin_us={self.bin_us} has no meaning with by='number', where window_us / steps is the "
-                    "length of a "
-                    "bin: leave it out, or write by='duration'"
+                    f"bin_us={self.bin_us} has no meaning with by='number', where window_us / steps is the length of "
+                    "a bin: leave it out, or write by='duration'"
                 )
             object.__setattr__(self, "steps", 20 if self.steps is None else self.steps)
             object.__setattr__(self, "window_us", 310_000 if self.window_us is None else self.window_us)
         else:
             if self.window_us is not None:
                 raise ValueError(
-                    f"window_us={self.window_us} has no meaning with by='duration', where the recording or "
-                    "`steps` sets "
-                    "the end: leave it out, or write by='number'"
+                    f"window_us={self.window_us} has no meaning with by='duration', where the recording or `steps` "
+                    "sets the end: leave it out, or write by='number'"
                 )
             object.__setattr__(self, "bin_us", 10_000 if self.bin_us is None else self.bin_us)
         for name in ("steps", "window_us", "bin_us"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(
-                    f"{name}={value!r}: a whole number of at least 1 is needed, such as {name}=20"
-                )
+                raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed, such as {name}=20")
 
     def step_of(self, time_us: np.ndarray, steps: int) -> Int64[np.ndarray, " events"]:
         """Return the step 0..steps-1 of each event: floor of its time over the step's length, late ones in
@@ -129,15 +123,13 @@ class Binning:
         steps, size = self.steps_for(sample), sensor[0] * sensor[1] * sensor[2]
         if len(sample) and int(sample.channel.max()) >= size:
             raise DataError(
-                f"channel {int(sample.channel.max())} on a sensor {sensor} of {size} channels: give the "
-                "sensor that "
+                f"channel {int(sample.channel.max())} on a sensor {sensor} of {size} channels: give the sensor that "
                 "recorded these events as (polarities, height, width)"
             )
         place = self.step_of(sample.time_us, steps) * size + sample.channel
         counts = np.bincount(place, minlength=steps * size)
-        if self.binary:
-            counts = counts > 0
-        return counts.astype(np.float32).reshape(steps, *sensor)
+        shown = counts > 0 if self.binary else counts
+        return shown.astype(np.float32).reshape(steps, *sensor)
 
     def describe(self) -> str:
         """Say in words what the bins are."""

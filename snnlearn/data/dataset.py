@@ -50,9 +50,7 @@ class EventDataset(Dataset[tuple[Tensor, int]]):
 
     def events(self, index: int) -> EventSample:
         """Return recording ``index`` (0 <= index < len) as events."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has to define events(index), to read recording {index}"
-        )
+        raise NotImplementedError(f"{type(self).__name__} has to define events(index), to read recording {index}")
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
@@ -83,7 +81,5 @@ class EventDataset(Dataset[tuple[Tensor, int]]):
             f"{self.binning.describe()}",
         ]
         if self.binning.binary and len(self):
-            lines.append(
-                f"  binary frames lose {self.binary_loss():.1%} of the events (up to 200 recordings counted)"
-            )
+            lines.append(f"  binary frames lose {self.binary_loss():.1%} of the events (up to 200 recordings counted)")
         return "\n".join(lines)

@@ -37,9 +37,7 @@ OVERFLOW_US = 1 << 13
 TIME_LIMIT_US = 1 << 23
 
 
-def decode_events(
-    raw: bytes, source: str = "the bytes", sensor: Sensor = SENSOR
-) -> Int32[np.ndarray, "two events"]:
+def decode_events(raw: bytes, source: str = "the bytes", sensor: Sensor = SENSOR) -> Int32[np.ndarray, "two events"]:
     """Decode the bytes of one file into times and channels: int32 [2, N].
 
     Args:
@@ -90,14 +88,12 @@ def encode_events(
     polarities, height, width = sensor
     if len(time_us) and (time_us.min() < 0 or time_us.max() >= TIME_LIMIT_US):
         raise DataError(
-            f"times run from {time_us.min()} to {time_us.max()} us; a record holds 0 to {TIME_LIMIT_US - 1}: "
-            "cut the recording"
+            f"times run from {time_us.min()} to {time_us.max()} us; a record holds 0 to {TIME_LIMIT_US - 1}: cut the "
+            "recording"
         )
     if len(channel) and (channel.min() < 0 or channel.max() >= polarities * height * width):
         size = polarities * height * width
-        raise DataError(
-            f"channels run from {channel.min()} to {channel.max()}; sensor {sensor} has 0 to {size - 1}"
-        )
+        raise DataError(f"channels run from {channel.min()} to {channel.max()}; sensor {sensor} has 0 to {size - 1}")
     record = np.empty((len(time_us), BYTES_PER_EVENT), np.uint8)
     polarity, pixel = np.divmod(channel, height * width)
     record[:, 0], record[:, 1] = pixel % width, pixel // width
@@ -139,9 +135,8 @@ def class_folders(folder: Path, classes: int) -> list[tuple[int, Path]]:
             continue
         if path.name not in {str(label) for label in range(classes)}:
             raise DataError(
-                f"{path} is no label: the folders inside {folder.name}/ are named 0 to {classes - 1}, since "
-                "the name is "
-                "the digit; rename it, or move it away"
+                f"{path} is no label: the folders inside {folder.name}/ are named 0 to {classes - 1}, since the name "
+                "is the digit; rename it, or move it away"
             )
         found.append((int(path.name), path))
     return sorted(found)
@@ -181,8 +176,7 @@ class NMNIST(EventDataset):
     ) -> None:
         if split not in PUBLISHED:
             raise DataError(
-                f"split={split!r}: N-MNIST has 'train' and 'test'; cut a validation set from train by "
-                "stratified_split"
+                f"split={split!r}: N-MNIST has 'train' and 'test'; cut a validation set from train by stratified_split"
             )
         self.split = split
         self.root = Path(root).expanduser().resolve()
@@ -213,7 +207,7 @@ class NMNIST(EventDataset):
         if len(self) == published:
             note = f"the published {published:,}, all there"
         else:
-            note = f"{len(self):,} of the published {published:,}: not to be compared with figures of the whole set"
+            note = f"{len(self):,} of the published {published:,}: figures do not compare with the whole set's"
         return f"{super().describe()}\n  from {self.folder}; {note}"
 
     def _forget(self) -> None:
@@ -237,21 +231,17 @@ def _split_folder(root: Path, split: str) -> Path:
         problem = f"there is no folder {root}"
     else:
         inside = ", ".join(sorted(path.name for path in root.iterdir())[:5]) or "nothing"
-        problem = (
-            f"{root} has no folder {split.capitalize()} or NMNIST/{split.capitalize()} (it holds {inside})"
-        )
+        problem = f"{root} has no folder {split.capitalize()} or NMNIST/{split.capitalize()} (it holds {inside})"
     raise DataError(f"no N-MNIST {split} recordings: {problem}.\n{_how_to_get(root)}")
 
 
 def _how_to_get(root: Path) -> str:
     return (
-        "Nothing is ever downloaded.  Get Train.zip and Test.zip of N-MNIST (Orchard et al., 2015, CC BY-SA "
-        "4.0) from the "
-        f"authors' page, https://www.garrickorchard.com/datasets/n-mnist, and unpack them so that\n"
-        f"    {root}/Train/0/*.bin ... {root}/Train/9/*.bin\n    {root}/Test/0/*.bin  ... "
-        f"{root}/Test/9/*.bin\n"
-        "exist; a part of the files is enough, and tonic's folder NMNIST/Train/... is read as well.\n"
-        "To train on the embedded digits instead, which need no files:  python scripts/train.py "
+        "Nothing is ever downloaded.  Get Train.zip and Test.zip of N-MNIST (Orchard et al., 2015, CC BY-SA 4.0) "
+        "from the authors' page, https://www.garrickorchard.com/datasets/n-mnist (or doi:10.17632/468j46mzdv.1), "
+        f"and unpack them so that\n    {root}/Train/0/*.bin ... {root}/Train/9/*.bin\n    {root}/Test/0/*.bin  ... "
+        f"{root}/Test/9/*.bin\nexist; a part of the files is enough, and tonic's folder NMNIST/Train/... is read as "
+        "well.\nTo train on the embedded digits instead, which need no files:  python scripts/train.py "
         "dataset=digits"
     )
 
@@ -286,12 +276,9 @@ def _is_recording(entry: "os.DirEntry[str]") -> bool:
 
 def _check_size(size: int, source: str) -> None:
     if size == 0:
-        raise DataError(
-            f"{source} is empty: a recording has five bytes an event; copy the file again, or remove it"
-        )
+        raise DataError(f"{source} is empty: a recording has five bytes an event; copy the file again, or remove it")
     if size % BYTES_PER_EVENT:
         raise DataError(
-            f"{source} is truncated: {size} bytes are not a multiple of five, {size % BYTES_PER_EVENT} are "
-            "left over after "
-            f"event {size // BYTES_PER_EVENT}; copy the file again, or remove it"
+            f"{source} is truncated: {size} bytes are not a multiple of five, {size % BYTES_PER_EVENT} are left over "
+            f"after event {size // BYTES_PER_EVENT}; copy the file again, or remove it"
         )

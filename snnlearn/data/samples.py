@@ -51,8 +51,7 @@ class EventSample:
     def __post_init__(self) -> None:
         if self.time_us.shape != self.channel.shape or self.time_us.ndim != 1:
             raise DataError(
-                f"a recording has {self.time_us.shape} times and {self.channel.shape} channels; it needs one "
-                "of each "
+                f"a recording has {self.time_us.shape} times and {self.channel.shape} channels; it needs one of each "
                 "per event, as flat arrays: cut both to the same length"
             )
         if self.label < 0 or self.length_us < 0:
@@ -62,14 +61,11 @@ class EventSample:
         first, last = int(self.time_us.min()), int(self.time_us.max())
         if first < 0 or last >= self.length_us:
             raise DataError(
-                f"events at {first}..{last} us in a recording of {self.length_us} us; times are counted from "
-                "its start "
-                "and lie before its end: subtract the start, or set length_us to at least the last time + 1"
+                f"events at {first}..{last} us in a recording of {self.length_us} us; times are counted from its "
+                "start and lie before its end: subtract the start, or set length_us to at least the last time + 1"
             )
         if int(self.channel.min()) < 0:
-            raise DataError(
-                f"channel {int(self.channel.min())} is negative; channels are p*H*W + y*W + x, from 0"
-            )
+            raise DataError(f"channel {int(self.channel.min())} is negative; channels are p*H*W + y*W + x, from 0")
 
     def __len__(self) -> int:
         return int(self.time_us.shape[0])
@@ -103,19 +99,15 @@ def flatten_channels(
     if outside.any():
         first = int(outside.argmax())
         raise DataError(
-            f"{source}: {int(outside.sum())} of {len(x)} events lie off the sensor, the first is event "
-            f"{first} at "
-            f"x={int(x[first])}, y={int(y[first])}, p={int(p[first])}; allowed are x < {width}, y < "
-            f"{height}, "
-            f"p < {polarities}: the file is damaged or from another sensor"
+            f"{source}: {int(outside.sum())} of {len(x)} events lie off the sensor, the first is event {first} at "
+            f"x={int(x[first])}, y={int(y[first])}, p={int(p[first])}; allowed are x < {width}, y < {height}, p < "
+            f"{polarities}: the file is damaged or from another sensor"
         )
-    flat = (p.astype(np.int64) * height + y) * width + x
+    flat: np.ndarray = (p.astype(np.int64) * height + y) * width + x
     return flat.astype(np.int32)
 
 
-def microseconds(
-    times: np.ndarray, unit_us: float, source: str = "the events"
-) -> Int32[np.ndarray, " events"]:
+def microseconds(times: np.ndarray, unit_us: float, source: str = "the events") -> Int32[np.ndarray, " events"]:
     """Turn times of any unit and dtype into whole microseconds, cast to double *before* scaling.
 
     Rounded down, with a nanosecond's grace for what double precision cannot hold (0.29 s is 290,000 us).  A
@@ -136,9 +128,8 @@ def microseconds(
     scaled = np.floor(times.astype(np.float64) * unit_us + 1e-3)
     if scaled.size and not (scaled.min() >= 0 and scaled.max() < LATEST_US):
         raise DataError(
-            f"{source}: times run from {times.min()} to {times.max()} in units of {unit_us:g} us; allowed "
-            "are finite "
-            f"times from 0 to {LATEST_US} us: subtract the start of the recording, check the unit, or cut "
-            "the recording"
+            f"{source}: times run from {times.min()} to {times.max()} in units of {unit_us:g} us; allowed are finite "
+            f"times from 0 to {LATEST_US} us: subtract the start of the recording, check the unit, or cut the "
+            "recording"
         )
     return scaled.astype(np.int32)
