@@ -1,0 +1,258 @@
+"""Learning on sequences and on streams: forward, trace, neuron backward, ET backward, step by step."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snnlearn.engine.losses import LossRun, StepLoss
+from snnlearn.engine.sequence import (
+    Meter,
+    NonFiniteError,
+    Prediction,
+    SequenceResult,
+    map_outputs,
+    sequence_length,
+    steps_of,
+)
+from snnlearn.nn.block import ETBlock
+from snnlearn.nn.state import reset, stashed_state
+from snnlearn.rules.axes import LearningRule, RuleChoiceError
+
+log = logging.getLogger("snnlearn.engine")
+
+
+class OnlineLearner:
+    """Train `net` by `rule`, forward in time.
+
+    `loss` a function of (step output, target) or a `SequenceLoss`; `optimizer` over the net's parameters.
+    `update` "sequence" steps the optimizer at the end of each sequence, k after every k steps that had a loss;
+    either way the gradient of an update is the mean over its steps' losses. On a stream, which has no end,
+    "sequence" means every such step. `clip_norm` bounds the gradient's norm once per update. `report` says how
+    each parameter learns. Raises RuleChoiceError for BPTT with update=k, ValueError for the rest.
+
+    >>> from snnlearn import ETBlock, ETLinear, LI, OTTT
+    >>> net = ETBlock(ETLinear(3, 2), LI())
+    >>> learner = OnlineLearner(net, OTTT(), nn.functional.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.1))
+    >>> learner.learn(torch.ones(5, 4, 3), torch.tensor([0, 1, 0, 1])).updates
+    1
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        rule: LearningRule,
+        loss: StepLoss,
+        optimizer: torch.optim.Optimizer,
+        update: str | int = "sequence",
+        clip_norm: float | None = None,
+    ) -> None:
+        _check_update(update, rule)
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"clip_norm={clip_norm!r}: the bound on the gradient's norm is above 0; or leave it None")
+        _check_optimizer(net, optimizer)
+        self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
+        self.update, self.clip_norm = update, clip_norm
+        self.report = rule.attach(net)
+        self._pending = 0
+        self._run: LossRun | None = None
+        self._warned: set[str] = set()
+        self.gradient_norm = 0.0
+
+    def learn(
+        self, x: Iterable[Tensor], y: Any, per_step_target: bool = False, keep_state: bool = False
+    ) -> SequenceResult:
+        """Learn from one batch of sequences and return its figures.
+
+        `x` [T, B, ...], or any iterable of [B, ...], which is streamed; `y` the target of every step, or with
+        `per_step_target` one target per step. State starts afresh unless `keep_state`, which continues a longer
+        sequence. An empty batch changes nothing. Raises NonFiniteError, with weights untouched and state reset,
+        when an input, loss or gradient is not finite.
+        """
+        if not keep_state:
+            self._run = None
+            reset(self.net)
+        self._drop_pending()
+        run = self._run_for(sequence_length(x))
+        updates, through_time = 0, []
+        with self._failing_clean(), Meter(self.net) as meter:
+            for x_t, target in steps_of(x, y, per_step_target):
+                output, loss = self._forward(x_t, target, run)
+                meter.batch_size = x_t.shape[0]
+                meter.add(output, target, loss)
+                if loss is None:
+                    continue
+                self._pending += 1
+                if not self.rule.online:
+                    through_time.append(loss)
+                    continue
+                loss.backward()
+                if self._pending == self.update:
+                    updates += self._apply()
+            if through_time:
+                torch.stack(through_time).sum().backward()
+            updates += self._apply() if self._pending else 0
+        return meter.result(
+            per_step_target, gradient_norm=self.gradient_norm, updates=updates, trace_norms=self._trace_norms()
+        )
+
+    def step(self, x_t: Tensor, y_t: Any = None) -> Any:
+        """Take one step of a stream and return the output [B, ...]; learn where a target `y_t` is given.
+
+        `x_t` [B, ...]. State runs on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end.
+        """
+        if not self.rule.online:
+            raise RuleChoiceError(
+                f"step() under {self.rule.name}: a stream has no end to backpropagate from; attach OTTT() or "
+                f"SLTT(), or call learn(x, y) on whole sequences"
+            )
+        run = self._run_for(None)
+        with self._failing_clean():
+            output, loss = self._forward(x_t, y_t, run)
+            if loss is not None:
+                loss.backward()
+                self._pending += 1
+                if self.update == "sequence" or self._pending == self.update:
+                    self._apply()
+        return map_outputs(lambda t: t.detach(), output)
+
+    def update_now(self) -> bool:
+        """Apply the gradient gathered since the last update; return whether there was any."""
+        with self._failing_clean():
+            return bool(self._apply()) if self._pending else False
+
+    def predict(self, x: Iterable[Tensor]) -> Prediction:
+        """Return outputs for sequences x [T, B, ...], in eval() and from fresh state; a running stream goes on."""
+        with self._apart(), Meter(self.net) as meter:
+            for x_t, _ in steps_of(x, None, False):
+                meter.add(self.net(x_t), None, None)
+        result = meter.result(False)
+        return Prediction(result.output, result.last_output, result.steps)
+
+    def evaluate(self, x: Iterable[Tensor], y: Any, per_step_target: bool = False) -> SequenceResult:
+        """Return `learn`'s figures without learning, in eval() and from fresh state; a running stream goes on."""
+        with self._apart(), Meter(self.net) as meter:
+            run = LossRun(self.loss, sequence_length(x), False)
+            for x_t, target in steps_of(x, y, per_step_target):
+                output, loss = self._forward(x_t, target, run)
+                meter.batch_size = x_t.shape[0]
+                meter.add(output, target, loss)
+        return meter.result(per_step_target)
+
+    def reset(self, rows: Tensor | None = None) -> None:
+        """Start afresh: the whole batch, or in mid-stream the rows where `rows` [B] is true."""
+        reset(self.net, rows)
+        if self._run is not None:
+            self._run.reset(rows)
+
+    def _run_for(self, steps: int | None) -> LossRun:
+        if self._run is None:
+            self._run = LossRun(self.loss, steps, not self.rule.online)
+        else:
+            self._run.extend(steps)
+        return self._run
+
+    def _forward(self, x_t: Tensor, target: Any, run: LossRun) -> tuple[Any, Tensor | None]:
+        if x_t.is_floating_point() and not bool(torch.isfinite(x_t.sum())) and not bool(torch.isfinite(x_t).all()):
+            raise NonFiniteError(
+                f"the input has {int((~torch.isfinite(x_t)).sum())} non-finite value(s) in one step; a trace would "
+                f"keep them for ever. Clean the data, for example with torch.nan_to_num"
+            )
+        output = self.net(x_t)
+        if x_t.shape[0] == 0:
+            self._warn_once("an empty batch (B = 0) was met; it changes no weight")
+            return output, None
+        return output, run.step(output, target)
+
+    def _apply(self) -> int:
+        """Scale to the mean, check, clip, step: the one place where weights change."""
+        gradients = [p.grad for p in self.net.parameters() if p.grad is not None]
+        if self._pending > 1 and gradients:
+            torch._foreach_div_(gradients, float(self._pending))
+        norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        self.gradient_norm = float(norm)
+        if not bool(torch.isfinite(norm)):
+            raise NonFiniteError(
+                f"the gradient of this update has norm {self.gradient_norm}; no weight was changed. Look for an "
+                f"infinite loss, lower the learning rate, or set clip_norm (which cannot mend a NaN)"
+            )
+        if self.clip_norm is not None and gradients:
+            torch.nn.utils.clip_grads_with_norm_(list(self.net.parameters()), self.clip_norm, norm)
+        self._check_coverage()
+        self.optimizer.step()
+        self._drop_pending()
+        return 1
+
+    def _drop_pending(self) -> None:
+        self._pending = 0
+        self.optimizer.zero_grad(set_to_none=True)
+        self.net.zero_grad(set_to_none=True)
+
+    def _check_coverage(self) -> None:
+        known = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        missed = [name for name, p in self.net.named_parameters() if p.grad is not None and id(p) not in known]
+        if missed:
+            self._warn_once(
+                f"the optimizer does not hold {missed}, which got a gradient (replaced after it was built?); build the "
+                f"optimizer anew, or freeze them with requires_grad_(False)"
+            )
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning(message)
+
+    def _trace_norms(self) -> dict[str, float]:
+        return {
+            name or "block": module.connection.trace.norm()
+            for name, module in self.net.named_modules()
+            if isinstance(module, ETBlock) and module.connection.trace is not None
+        }
+
+    @contextmanager
+    def _failing_clean(self) -> Iterator[None]:
+        """Leave no half-made gradient and no poisoned state behind a failed step."""
+        try:
+            yield
+        except BaseException:
+            self._drop_pending()
+            self.reset()
+            raise
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Run in eval() without gradients on fresh state; put modes and state back."""
+        modes = {module: module.training for module in self.net.modules()}
+        try:
+            with stashed_state(self.net), torch.no_grad():
+                self.net.eval()
+                yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+def _check_update(update: object, rule: LearningRule) -> None:
+    whole = isinstance(update, int) and not isinstance(update, bool) and update >= 1
+    if not (update == "sequence" or whole):
+        raise ValueError(f"update={update!r}: write 'sequence', or the number of steps between updates, such as 1")
+    if whole and not rule.online:
+        raise RuleChoiceError(
+            f"update={update} with {rule.name}: its gradient is known only at the end of the sequence; write "
+            f"update='sequence', or choose an online rule such as OTTT()"
+        )
+
+
+def _check_optimizer(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(id(p) in held for p in net.parameters()):
+        raise ValueError(
+            "the optimizer holds none of the network's parameters, so nothing would be learned; build it from "
+            "net.parameters() of the network you pass"
+        )
+
+
+__all__ = ["OnlineLearner"]

@@ -1,0 +1,146 @@
+"""The loss of a sequence: the mean of step losses, on a readout that needs no memory of the sequence."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snnlearn.functional.losses import advance_running_mean, step_loss
+
+CRITERIA = ("cross_entropy", "mse", "mix")
+READOUTS = ("step", "running_mean")
+
+StepLoss = Callable[[Any, Any], Tensor]
+"""Any function of (output of a step, target) that returns a scalar, such as `F.cross_entropy`."""
+
+
+class SequenceLoss:
+    """Cross entropy, mean squared error or their mix, on each step's output or on the mean so far.
+
+    `criterion` cross_entropy, mse (one-hot), or mix: (1 - mse_weight) * cross entropy + mse_weight * mse.
+    `readout` step (this step's output) or running_mean (the mean of the outputs so far, of which online rules
+    differentiate this step's share alone). `last_steps` n counts only the last n steps. `label_smoothing` in
+    [0, 1). Everything is O(1) in time. Raises ValueError for a value outside these.
+
+    >>> loss = SequenceLoss("cross_entropy"); loss.begin(steps=1)
+    >>> loss(torch.zeros(1, 10), torch.tensor([3]))
+    tensor(2.3026)
+    """
+
+    def __init__(
+        self,
+        criterion: str = "cross_entropy",
+        mse_weight: float = 0.05,
+        label_smoothing: float = 0.0,
+        readout: str = "step",
+        last_steps: int | None = None,
+    ) -> None:
+        _one_of("criterion", criterion, CRITERIA)
+        _one_of("readout", readout, READOUTS)
+        if not 0.0 <= mse_weight <= 1.0:
+            raise ValueError(f"mse_weight={mse_weight!r}: the share of the squared error lies in [0, 1]; write 0.05")
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ValueError(f"label_smoothing={label_smoothing!r}: it lies in [0, 1); write 0.1")
+        if last_steps is not None and last_steps < 1:
+            raise ValueError(f"last_steps={last_steps!r}: at least one step has to count; write 1, or None for all")
+        self.criterion, self.readout, self.last_steps = criterion, readout, last_steps
+        self.label_smoothing = label_smoothing
+        self.mse_weight = {"cross_entropy": 0.0, "mse": 1.0, "mix": mse_weight}[criterion]
+        self.begin(None)
+
+    def begin(self, steps: int | None, through_time: bool = False) -> None:
+        """Start a sequence of `steps` steps (None when unknown); `through_time` keeps the graph of the mean.
+
+        `last_steps` needs a known length in a sequence; a stream has none, so it is refused at the first step.
+        """
+        self._steps, self._through_time, self._seen = steps, through_time, 0
+        self._mean: Tensor | None = None
+        self._count: Tensor | None = None
+
+    def extend(self, steps: int | None) -> None:
+        """Let the sequence go on for `steps` more steps, None when unknown."""
+        self._steps = None if steps is None else self._seen + steps
+
+    def reset(self, rows: Tensor) -> None:
+        """Let the running mean start afresh where `rows` [B] is true."""
+        if self._count is not None:
+            self._count = self._count.masked_fill(rows.to(self._count.device), 0.0)
+
+    def observe(self, output: Tensor) -> Tensor:
+        """Take in this step's output [B, C] and return the readout that the loss sees."""
+        self._seen += 1
+        if self.readout == "step":
+            return output
+        if self._count is None:
+            self._count = output.new_zeros(output.shape[0])
+        self._count = self._count + 1
+        past = torch.zeros_like(output) if self._mean is None else self._mean
+        past = past if self._through_time else past.detach()
+        count = self._count.reshape(-1, *(1,) * (output.dim() - 1))
+        self._mean = advance_running_mean(past, output, count)
+        return self._mean
+
+    @property
+    def counts(self) -> bool:
+        """Whether the step last observed is one that the loss counts."""
+        if self.last_steps is None:
+            return True
+        if self._steps is None:
+            raise ValueError(
+                f"last_steps={self.last_steps} needs to know where the sequence ends, and a stream or generator has "
+                f"no length; pass x as a tensor [T, B, ...], or leave last_steps out and give targets late"
+            )
+        return self._seen > self._steps - self.last_steps
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of one step's output [B, C] for labels `target` [B], outside any sequence's count."""
+        return step_loss(output, target, self.mse_weight, self.label_smoothing)
+
+    def __repr__(self) -> str:
+        return f"SequenceLoss({self.criterion!r}, readout={self.readout!r}, last_steps={self.last_steps})"
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: choose one of {', '.join(allowed)}; write {name}={allowed[0]!r}")
+
+
+class LossRun:
+    """One sequence or stream under a loss, plain function or `SequenceLoss` alike.
+
+    `steps` its length, None when unknown; `through_time` for backpropagation through time.
+
+    >>> run = LossRun(lambda output, target: output.sum() - target, None, False)
+    >>> run.step(torch.ones(2), torch.tensor(2.0))
+    tensor(0.)
+    """
+
+    def __init__(self, loss: StepLoss, steps: int | None, through_time: bool) -> None:
+        self.loss, self.through_time = copy.copy(loss), through_time
+        if isinstance(self.loss, SequenceLoss):
+            self.loss.begin(steps, through_time)
+
+    def extend(self, steps: int | None) -> None:
+        """Let the sequence go on for `steps` more steps, None for a stream."""
+        if isinstance(self.loss, SequenceLoss):
+            self.loss.extend(steps)
+
+    def step(self, output: Any, target: Any) -> Tensor | None:
+        """Return the loss of this step, or None when there is no target or the step does not count."""
+        if isinstance(self.loss, SequenceLoss):
+            seen = self.loss.observe(output)
+            return None if target is None or not self.loss.counts else self.loss(seen, target)
+        return None if target is None else self.loss(output, target)
+
+    def reset(self, rows: Tensor | None) -> None:
+        """Forget the past of the rows where `rows` [B] is true, or of all."""
+        if isinstance(self.loss, SequenceLoss):
+            if rows is None:
+                self.loss.begin(None, self.through_time)
+            else:
+                self.loss.reset(rows)
+
+
+__all__ = ["CRITERIA", "READOUTS", "LossRun", "SequenceLoss", "StepLoss"]

@@ -1,0 +1,98 @@
+"""Autograd's own gradient, with chosen edges between timesteps cut: what every rule is held against.
+
+Nothing of the rules is used here: layers run as plain torch layers, neurons as their plain step, and
+autograd goes back through the whole unrolled sequence.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from snnlearn.engine.losses import LossRun, StepLoss
+from snnlearn.engine.sequence import sequence_length, steps_of
+from snnlearn.nn.connection import Connection
+from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.state import stashed_state
+
+
+def bptt_gradients(
+    net: nn.Module,
+    x: Iterable[Tensor],
+    y: Any,
+    loss: StepLoss = F.cross_entropy,
+    cut: Iterable[str] | str = (),
+    per_step_target: bool = False,
+) -> dict[str, Tensor]:
+    """Return autograd's gradient of the sequence loss for every parameter that requires one, by name.
+
+    `x` [T, B, ...] or an iterable of [B, ...]; `y` and `per_step_target` as for `OnlineLearner.learn`; the loss of
+    the sequence is the mean over its counted steps. `cut` names modules whose neurons take the state of the step
+    before as a constant, or "all" for every neuron (and the loss's running mean). State, traces, buffers and
+    `.grad` of `net` stay as they were. Raises ValueError for a name in `cut` without neurons.
+
+    >>> from snnlearn import ETBlock, ETLinear, LI
+    >>> net = ETBlock(ETLinear(3, 2), LI())
+    >>> sorted(bptt_gradients(net, torch.ones(5, 4, 3), torch.tensor([0, 1, 0, 1])))
+    ['connection.bias', 'connection.weight']
+    """
+    cut_neurons = _neurons_to_cut(net, cut)
+    named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
+    with _plain(net), torch.enable_grad():
+        run = LossRun(loss, sequence_length(x), through_time=cut != "all")
+        losses = []
+        for x_t, target in steps_of(x, y, per_step_target):
+            for neuron in cut_neurons:
+                if neuron.state is not None:
+                    neuron.state = tuple(value.detach() for value in neuron.state)
+            step_loss = run.step(net(x_t), target)
+            if step_loss is not None:
+                losses.append(step_loss)
+        mean = torch.stack(losses).mean()
+        gradients = torch.autograd.grad(mean, [p for _, p in named], allow_unused=True, materialize_grads=True)
+    return {name: gradient for (name, _), gradient in zip(named, gradients, strict=True)}
+
+
+def _neurons_to_cut(net: nn.Module, cut: Iterable[str] | str) -> list[Neuron]:
+    if cut == "all":
+        return [module for module in net.modules() if isinstance(module, Neuron)]
+    if isinstance(cut, str):
+        raise ValueError(f"cut={cut!r}: write 'all', or a collection of module names such as cut=[{cut!r}]")
+    neurons: list[Neuron] = []
+    modules = dict(net.named_modules())
+    for name in cut:
+        found = [m for m in modules[name].modules() if isinstance(m, Neuron)] if name in modules else []
+        if not found:
+            carriers = [n for n, module in modules.items() if isinstance(module, Neuron)]
+            raise ValueError(f"cut names {name!r}, which has no neuron: the network's neurons are {carriers}")
+        neurons.extend(found)
+    return neurons
+
+
+@contextmanager
+def _plain(net: nn.Module) -> Iterator[None]:
+    """Run `net` as an ordinary recurrent network, and put rule, state and buffers back afterwards."""
+    traces = [(module, module.trace) for module in net.modules() if isinstance(module, Connection)]
+    graphs = [(module, module.carry_graph) for module in net.modules() if isinstance(module, Neuron)]
+    buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+    with stashed_state(net):
+        try:
+            for connection, _ in traces:
+                connection.hold_trace(None)
+            for neuron, _ in graphs:
+                neuron.carry_graph = True
+            yield
+        finally:
+            for connection, trace in traces:
+                connection.hold_trace(trace)
+            for neuron, carry in graphs:
+                neuron.carry_graph = carry
+    with torch.no_grad():
+        for buffer, kept in buffers:
+            buffer.copy_(kept)
+
+
+__all__ = ["bptt_gradients"]

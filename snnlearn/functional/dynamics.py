@@ -1,0 +1,157 @@
+"""One timestep of a neuron and its derivative: what every step function here shares.
+
+A neuron with K hidden values per unit takes its input y and its state h = (h_1 .. h_K) and returns its
+output s and the next state. All of it is elementwise over the units, so the local Jacobian is a handful
+of numbers per unit, which `Jacobian` names.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+State = tuple[Tensor, ...]
+"""The K hidden values of a neuron, each of the shape of its input."""
+
+RESETS = ("soft", "hard", "none")
+"""What a spike does to the membrane: subtract the threshold, set it to zero, or nothing."""
+
+Decay = float | Tensor
+"""A factor per step in (0, 1]: one number for all units, or a tensor that broadcasts over them."""
+
+
+class Jacobian(NamedTuple):
+    """Local derivatives of one step, per unit; K hidden values.
+
+    transition [K, K, *units]: d h_i(next) / d h_j; drive [K, *units]: d h_i(next) / d y;
+    spike_state [K, *units]: d s / d h_j; spike_input [*units]: d s / d y.
+    """
+
+    transition: Tensor
+    drive: Tensor
+    spike_state: Tensor
+    spike_input: Tensor
+
+
+class LeakTransition(NamedTuple):
+    """The constant part of a step: a K by K matrix that is the same for every unit, every step.
+
+    The eligibility of a weight follows e_t = transition @ e_{t-1} + drive * x_t, and the trace that
+    meets the learning signal dL/dy is readout @ e_t. For a leaky neuron K = 1 and all is (decay, 1, 1).
+    """
+
+    transition: tuple[tuple[float, ...], ...]
+    drive: tuple[float, ...]
+    readout: tuple[float, ...]
+
+
+def charge(y: Float[Tensor, "*units"], v: Float[Tensor, "*units"], decay: Decay) -> Float[Tensor, "*units"]:
+    """Return decay * v + y, the membrane before it may fire.
+
+    `y` input and `v` membrane [*units] in membrane units; `decay` per step.
+
+    >>> charge(torch.ones(1), torch.full((1,), 4.0), 0.5)
+    tensor([3.])
+    """
+    if isinstance(decay, Tensor):
+        return torch.addcmul(y, v, decay.to(v.dtype))
+    return torch.add(y, v, alpha=decay)
+
+
+def reset_membrane(
+    v: Float[Tensor, "*units"],
+    spike: Float[Tensor, "*units"],
+    threshold: float,
+    reset: str,
+    detach_reset: bool,
+) -> Float[Tensor, "*units"]:
+    """Return the membrane after the reset: soft v - threshold*s, hard v*(1 - s), none v.
+
+    `v`, `spike` [*units]; `threshold` in membrane units. With `detach_reset` the gradient takes the
+    spike in the reset as a constant.
+
+    >>> reset_membrane(torch.tensor([1.25]), torch.ones(1), 1.0, "soft", True)
+    tensor([0.2500])
+    """
+    if reset == "none":
+        return v
+    gate = spike.detach() if detach_reset else spike
+    return torch.sub(v, gate, alpha=threshold) if reset == "soft" else torch.addcmul(v, v, gate, value=-1.0)
+
+
+def reset_partials(v: Tensor, spike: Tensor, threshold: float, reset: str, detach_reset: bool) -> tuple[Tensor, Tensor]:
+    """Return the partial derivatives of `reset_membrane` by v (direct) and by the spike, both [*units].
+
+    >>> reset_partials(torch.tensor([2.0]), torch.ones(1), 1.0, "hard", False)
+    (tensor([0.]), tensor([-2.]))
+    """
+    direct = 1 - spike if reset == "hard" else torch.ones_like(v)
+    if reset == "none" or detach_reset:
+        return direct, torch.zeros_like(v)
+    return direct, torch.full_like(v, -threshold) if reset == "soft" else -v
+
+
+def check_reset(reset: str) -> None:
+    """Raise ValueError when `reset` is none of RESETS.
+
+    >>> check_reset("soft")
+    """
+    if reset not in RESETS:
+        raise ValueError(f"reset={reset!r}: choose one of {', '.join(RESETS)}; write reset='soft'")
+
+
+def jacobian_of(step: Callable[[Tensor, State], tuple[Tensor, State]], y: Tensor, state: State) -> Jacobian:
+    """Differentiate any elementwise step by forward mode: one product per hidden value and one for y.
+
+    `step(y, state) -> (spike, state)`; `y` and each state [*units]. The result is the `Jacobian` of
+    shapes given there. Exact when the step is elementwise over units, as every neuron's must be.
+
+    >>> jacobian = jacobian_of(lambda y, h: (h[0], (0.5 * h[0] + y,)), torch.ones(1), (torch.ones(1),))
+    >>> jacobian.transition.flatten(), jacobian.drive.flatten()
+    (tensor([0.5000]), tensor([1.]))
+    """
+    inputs = (y, *state)
+
+    def flat(*values: Tensor) -> tuple[Tensor, ...]:
+        spike, after = step(values[0], tuple(values[1:]))
+        return (spike, *after)
+
+    columns = [_derivative_along(flat, inputs, position) for position in range(len(inputs))]
+    spike_by = [column[0] for column in columns]
+    state_by = [torch.stack(list(column[1:])) for column in columns]
+    return Jacobian(
+        transition=torch.stack(state_by[1:], dim=1),
+        drive=state_by[0],
+        spike_state=torch.stack(spike_by[1:]),
+        spike_input=spike_by[0],
+    )
+
+
+def _derivative_along(
+    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], position: int
+) -> tuple[Tensor, ...]:
+    tangents = tuple(
+        torch.ones_like(value) if i == position else torch.zeros_like(value) for i, value in enumerate(inputs)
+    )
+    with warnings.catch_warnings():
+        # torch.func loads decompositions that torch itself still scripts; its warning is not the user's.
+        warnings.filterwarnings("ignore", message=".*torch.jit.script.*")
+        result = torch.func.jvp(function, tuple(value.detach() for value in inputs), tangents)
+    return tuple(result[1])
+
+
+__all__ = [
+    "RESETS",
+    "Decay",
+    "Jacobian",
+    "LeakTransition",
+    "State",
+    "charge",
+    "check_reset",
+    "jacobian_of",
+    "reset_membrane",
+    "reset_partials",
+]

@@ -1,0 +1,203 @@
+"""The primitive of online learning: a layer whose weight gradient is read from an eligibility trace.
+
+The value of y = W x + b is that of the plain layer. Backward, with d = dL/dy and the trace e of x,
+
+    dL/dW = d e^T    "... o, ... i -> o i"        dL/dx = d W    "... o, o i -> ... i"
+    dL/db = d c      "... o, ... -> o"            c is the trace of a constant one (or one, if untraced)
+
+so that no step of the past is needed. The leading dimensions `...` are free: batch, or time and batch.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+
+class TraceSource(Protocol):
+    """What backward reads a trace from: a buffer that is advanced in place between forward and backward."""
+
+    def expect(self) -> int:
+        """Return the tick at which backward must find the source."""
+        ...
+
+    def read(self, tick: int) -> tuple[Tensor, Tensor | None]:
+        """Return (trace, trace of a constant one) or raise when the source is not at `tick`."""
+        ...
+
+
+class FixedTrace:
+    """A trace given as plain tensors, for a user who advances it out of place.
+
+    `trace` [..., inputs]; `bias_trace` [...] or None for a bias that counts this step alone. Reading raises
+    RuntimeError when the tensor was written in place after the forward, since the gradient would be wrong.
+
+    >>> FixedTrace(torch.ones(2, 3)).read(0)[0].shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, trace: Float[Tensor, "..."], bias_trace: Float[Tensor, "..."] | None = None) -> None:
+        self.trace, self.bias_trace = trace.detach(), None if bias_trace is None else bias_trace.detach()
+
+    def expect(self) -> int:
+        """Return the version of the tensor at forward."""
+        return self.trace._version
+
+    def read(self, tick: int) -> tuple[Tensor, Tensor | None]:
+        """Return the tensors if the trace still has the version it had at forward."""
+        if self.trace._version != tick:
+            raise RuntimeError(
+                f"the eligibility trace was written in place after the forward that used it (version "
+                f"{self.trace._version}, expected {tick}); the gradient would belong to another step. Pass "
+                f"a new tensor each step (trace = decay * trace + x), or hand a TraceBuffer to et_linear"
+            )
+        return self.trace, self.bias_trace
+
+
+class LinearEligibility(torch.autograd.Function):
+    """y = x W^T + b with the weight gradient of the trace; see the module's equations."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, source: TraceSource) -> Tensor:
+        """Return the plain layer's value."""
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Save the weight, and the tick to find the trace at; x itself is not kept."""
+        x, weight, bias, ctx.source = inputs
+        ctx.save_for_backward(weight)
+        ctx.tick, ctx.x_dtype = ctx.source.expect(), x.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        """Return gradients for x, weight and bias."""
+        (weight,) = ctx.saved_tensors
+        need_x, need_weight, need_bias, _ = ctx.needs_input_grad
+        trace, bias_trace = ctx.source.read(ctx.tick) if need_weight or need_bias else (d, None)
+        grad_x = grad_weight = grad_bias = None
+        if need_weight:
+            wide = torch.promote_types(d.dtype, trace.dtype)
+            grad_weight = einsum(d.to(wide), trace.to(wide), "... o, ... i -> o i").to(weight.dtype)
+        if need_bias:
+            grad_bias = bias_gradient(d, bias_trace).to(ctx.bias_dtype)
+        if need_x:
+            grad_x = einsum(d, weight.to(d.dtype), "... o, o i -> ... i").to(ctx.x_dtype)
+        return grad_x, grad_weight, grad_bias, None
+
+
+def bias_gradient(d: Float[Tensor, "*units"], bias_trace: Float[Tensor, "..."] | None) -> Float[Tensor, " outputs"]:
+    """Return the sum of d [..., O] weighted by the trace of one, whose shape broadcasts over d's.
+
+    >>> bias_gradient(torch.ones(2, 3), torch.tensor([1.0, 2.0]))
+    tensor([3., 3., 3.])
+    """
+    rows = d.reshape(-1, d.shape[-1])
+    if bias_trace is None:
+        return rows.sum(0)
+    aligned = bias_trace.reshape(bias_trace.shape + (1,) * (d.dim() - 1 - bias_trace.dim()))
+    wide = torch.promote_types(d.dtype, bias_trace.dtype)
+    return einsum(d.to(wide), aligned.expand(d.shape[:-1]).to(wide), "... o, ... -> o")
+
+
+class ConvEligibility(torch.autograd.Function):
+    """A convolution (1-D or 2-D) with the weight gradient of the trace, which has the input map's shape."""
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        source: TraceSource,
+        stride: tuple[int, ...],
+        padding: tuple[int, ...],
+        dilation: tuple[int, ...],
+        groups: int,
+    ) -> Tensor:
+        """Return the plain convolution's value."""
+        convolve = F.conv1d if x.dim() == 3 else F.conv2d
+        return convolve(x, weight, bias, stride, padding, dilation, groups)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Save the weight, the geometry, and the tick to find the trace at."""
+        x, weight, bias, ctx.source, *ctx.geometry = inputs
+        ctx.save_for_backward(weight)
+        ctx.tick, ctx.x_dtype, ctx.x_shape = ctx.source.expect(), x.dtype, x.shape
+        ctx.bias_dtype = None if bias is None else bias.dtype
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        """Return gradients for x, weight and bias."""
+        (weight,) = ctx.saved_tensors
+        stride, padding, dilation, groups = ctx.geometry
+        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+        if need_weight or need_bias:
+            trace, bias_trace = ctx.source.read(ctx.tick)
+        else:
+            trace, bias_trace = d.new_zeros(()).expand(ctx.x_shape), None
+        wide = torch.promote_types(d.dtype, trace.dtype)
+        d = d.to(wide)
+        grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
+            d,
+            trace.to(wide),
+            weight.to(wide),
+            None,
+            stride,
+            padding,
+            dilation,
+            False,
+            [0] * len(stride),
+            groups,
+            [need_x, need_weight, False],
+        )
+        grad_bias = bias_gradient(d.movedim(1, -1), bias_trace).to(ctx.bias_dtype) if need_bias else None
+        return (
+            grad_x.to(ctx.x_dtype) if need_x else None,
+            grad_weight.to(weight.dtype) if need_weight else None,
+            grad_bias,
+            *(None,) * 5,
+        )
+
+
+def et_linear(
+    x: Float[Tensor, "*leading inputs"],
+    et: Float[Tensor, "*leading inputs"] | TraceSource,
+    weight: Float[Tensor, "outputs inputs"],
+    bias: Float[Tensor, " outputs"] | None = None,
+    bias_trace: Float[Tensor, "..."] | None = None,
+) -> Float[Tensor, "*leading outputs"]:
+    """Return x W^T + b whose weight gradient is read from the eligibility trace instead of from x.
+
+    `x` [..., I] what enters the weights; `et` the trace of x *including this step*, a tensor [..., I] or a
+    `TraceBuffer`, which may be advanced in place between this call and backward; `weight` [O, I]; `bias` [O];
+    `bias_trace` [...], the trace of a constant one, when `et` is a tensor: without it the bias learns from
+    this step alone. Differentiable once. Raises ValueError when a tensor trace is not shaped like x.
+
+    >>> x, weight = torch.ones(1, 2), torch.zeros(1, 2, requires_grad=True)
+    >>> et_linear(x, 3 * x, weight).sum().backward()
+    >>> weight.grad
+    tensor([[3., 3.]])
+    """
+    if isinstance(et, Tensor):
+        if et.shape != x.shape:
+            raise ValueError(
+                f"et has shape {list(et.shape)}, x has {list(x.shape)}: the trace of x has the shape of x, "
+                f"since it holds one number per input; write et = decay * et + x"
+            )
+        source: TraceSource = FixedTrace(et, bias_trace)
+    elif bias_trace is not None:
+        raise ValueError("bias_trace was given beside a TraceBuffer, which has its own; leave bias_trace out")
+    else:
+        source = et
+    return LinearEligibility.apply(x, weight, bias, source)  # type: ignore[no-any-return]
+
+
+__all__ = ["ConvEligibility", "FixedTrace", "LinearEligibility", "TraceSource", "bias_gradient", "et_linear"]

@@ -1,0 +1,80 @@
+"""The leaky integrate-and-fire neuron and, with decay 1, the integrate-and-fire neuron.
+
+v = decay * v_after_reset + y ;  s = H(v - threshold) ;  v_after_reset = reset(v, s)
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from snnlearn.functional.dynamics import (
+    Decay,
+    Jacobian,
+    LeakTransition,
+    charge,
+    reset_membrane,
+    reset_partials,
+)
+from snnlearn.functional.surrogates import Surrogate
+
+
+def lif_step(
+    y: Float[Tensor, "*units"],
+    v: Float[Tensor, "*units"],
+    decay: Decay,
+    threshold: float,
+    reset: str,
+    detach_reset: bool,
+    spike_function: Surrogate,
+) -> tuple[Float[Tensor, "*units"], Float[Tensor, "*units"]]:
+    """Advance a LIF neuron by one step; return (spike, membrane after reset).
+
+    `y` input and `v` membrane after the last reset, both [*units] in membrane units; `decay` per step;
+    `threshold` in membrane units; `reset` one of soft, hard, none. Leak and reset, then charge, then fire:
+    Xiao et al. 2022, doi:10.48550/arXiv.2210.04195.
+
+    >>> import torch
+    >>> from snnlearn.functional import ArcTan
+    >>> lif_step(torch.tensor([0.8]), torch.tensor([0.5]), 0.5, 1.0, "soft", True, ArcTan())
+    (tensor([1.]), tensor([0.0500]))
+    """
+    v = charge(y, v, decay)
+    spike = spike_function(v - threshold)
+    return spike, reset_membrane(v, spike, threshold, reset, detach_reset)
+
+
+def lif_jacobian(
+    y: Float[Tensor, "*units"],
+    v: Float[Tensor, "*units"],
+    decay: Decay,
+    threshold: float,
+    reset: str,
+    detach_reset: bool,
+    spike_function: Surrogate,
+) -> Jacobian:
+    """Differentiate `lif_step` by hand (same arguments); K = 1.
+
+    With psi at this step and R = d(reset)/dv: transition R*decay, drive R,
+    spike_state psi*decay, spike_input psi.
+
+    >>> import torch
+    >>> from snnlearn.functional import ArcTan
+    >>> lif_jacobian(torch.zeros(1), torch.zeros(1), 0.5, 1.0, "soft", True, ArcTan()).transition.flatten()
+    tensor([0.5000])
+    """
+    v = charge(y, v, decay)
+    psi = spike_function.derivative(v - threshold)
+    direct, by_spike = reset_partials(v, spike_function(v - threshold), threshold, reset, detach_reset)
+    total = direct + by_spike * psi
+    return Jacobian((total * decay)[None, None], total[None], (psi * decay)[None], psi)
+
+
+def lif_leak_transition(decay: float) -> LeakTransition:
+    """Return the constant part of `lif_step`: e_t = decay * e_{t-1} + x_t.
+
+    >>> lif_leak_transition(0.5).transition
+    ((0.5,),)
+    """
+    return LeakTransition(((decay,),), (1.0,), (1.0,))
+
+
+__all__ = ["lif_jacobian", "lif_leak_transition", "lif_step"]

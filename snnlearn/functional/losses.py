@@ -1,0 +1,60 @@
+"""The loss of one step, the only kind online learning knows: nothing here looks at another step.
+
+A sequence's loss is the mean of its steps' losses, so memory does not grow with its length.
+"""
+
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def one_hot_mean_squared_error(
+    output: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]
+) -> Float[Tensor, ""]:
+    """Return the mean squared distance between outputs [B, C] and one-hot labels of `target` [B].
+
+    >>> import torch
+    >>> one_hot_mean_squared_error(torch.eye(2), torch.tensor([0, 1]))
+    tensor(0.)
+    """
+    return F.mse_loss(output, F.one_hot(target, output.shape[-1]).to(output.dtype))
+
+
+def step_loss(
+    output: Float[Tensor, "batch classes"],
+    target: Int[Tensor, " batch"],
+    mse_weight: float = 0.0,
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """Return (1 - mse_weight) * cross entropy + mse_weight * one-hot squared error, averaged over the batch.
+
+    `output` [B, C] logits; `target` [B] labels; `mse_weight` and `label_smoothing` in [0, 1]. The mix is
+    OTTT's, Xiao et al. 2022, doi:10.48550/arXiv.2210.04195.
+
+    >>> import torch
+    >>> step_loss(torch.zeros(1, 10), torch.tensor([3]))
+    tensor(2.3026)
+    """
+    if mse_weight == 1.0:
+        return one_hot_mean_squared_error(output, target)
+    entropy = F.cross_entropy(output, target, label_smoothing=label_smoothing)
+    if mse_weight == 0.0:
+        return entropy
+    return (1 - mse_weight) * entropy + mse_weight * one_hot_mean_squared_error(output, target)
+
+
+def advance_running_mean(
+    mean: Float[Tensor, "..."] | None, output: Float[Tensor, "..."], count: Float[Tensor, "..."] | int
+) -> Float[Tensor, "..."]:
+    """Return the mean of `count` outputs from the mean of the first count - 1 and the latest one.
+
+    `mean`, `output` [B, ...]; `count` one number or one per row, shaped to broadcast.
+
+    >>> import torch
+    >>> advance_running_mean(torch.tensor([1.0]), torch.tensor([3.0]), 2)
+    tensor([2.])
+    """
+    return output if mean is None else mean + (output - mean) / count
+
+
+__all__ = ["advance_running_mean", "one_hot_mean_squared_error", "step_loss"]

@@ -1,0 +1,47 @@
+"""Modules: neurons, connections, blocks, and the transient state they carry."""
+
+from snnlearn.nn.alif import ALIF
+from snnlearn.nn.block import ETBlock, Readout
+from snnlearn.nn.connection import (
+    Connection,
+    ConvConnection,
+    ETConv1d,
+    ETConv2d,
+    ETLinear,
+    WeightStandardizedETConv2d,
+)
+from snnlearn.nn.cuba_lif import CubaLIF
+from snnlearn.nn.dropout import TimeConstantDropout
+from snnlearn.nn.leaky_integrator import LI
+from snnlearn.nn.lif import IF, LIF, FiringNeuron
+from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.phases import Phase
+from snnlearn.nn.state import Stateful, StateShapeError, reset, stashed_state, stateful_modules
+from snnlearn.nn.trace_buffer import StaleTraceError, TraceBuffer
+
+__all__ = [
+    "ALIF",
+    "IF",
+    "LI",
+    "LIF",
+    "Connection",
+    "ConvConnection",
+    "CubaLIF",
+    "ETBlock",
+    "ETConv1d",
+    "ETConv2d",
+    "ETLinear",
+    "FiringNeuron",
+    "Neuron",
+    "Phase",
+    "Readout",
+    "StaleTraceError",
+    "StateShapeError",
+    "Stateful",
+    "TimeConstantDropout",
+    "TraceBuffer",
+    "WeightStandardizedETConv2d",
+    "reset",
+    "stashed_state",
+    "stateful_modules",
+]

@@ -1,0 +1,96 @@
+"""The block of online learning: a connection with weights and the neuron it drives.
+
+The trace lives here, at the consumer, keyed by the leak of the neuron behind the weights: never on the
+spiking neuron and never on the wire between layers. That alone gives right gradients to the first layer,
+after pooling and dropout, across residual sums and on fan-out.
+"""
+
+from torch import Tensor, nn
+
+from snnlearn.nn.connection import Connection
+from snnlearn.nn.eager import run_eagerly
+from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.phases import Listener, Phase, announce_backward
+from snnlearn.nn.state import StateShapeError
+
+
+class ETBlock(nn.Module):
+    """One timestep of a connection and its neuron: x [B, ...] -> spikes [B, ...].
+
+    `connection` an `ETLinear`, `ETConv1d`, `ETConv2d` or other `Connection`; `neuron` any `Neuron`; `norm` a
+    module between them, such as batch normalisation. An ordinary single-step module: compose it in sequences,
+    residual sums and branches. Until a rule is attached its gradient is autograd's through time. Raises
+    TypeError for a plain torch layer, StateShapeError for an input without a batch dimension.
+
+    >>> import torch
+    >>> from snnlearn.nn import ETLinear, LIF
+    >>> ETBlock(ETLinear(4, 2), LIF())(torch.zeros(3, 4)).shape
+    torch.Size([3, 2])
+    """
+
+    def __init__(self, connection: Connection, neuron: Neuron, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        if not isinstance(connection, Connection):
+            raise TypeError(
+                f"ETBlock got {type(connection).__name__} as connection: it needs a layer that can hold a trace; "
+                f"write ETLinear, ETConv1d or ETConv2d with the same arguments, and load the same state_dict"
+            )
+        if not isinstance(neuron, Neuron):
+            raise TypeError(
+                f"ETBlock got {type(neuron).__name__} as neuron: it needs a Neuron, such as LIF(tau=2.0); for a "
+                f"readout without dynamics write Readout(connection)"
+            )
+        self.connection, self.neuron, self.norm = connection, neuron, norm
+        self.listener: Listener | None = None
+
+    @run_eagerly("a block writes its trace in place between forward and backward")
+    def forward(self, x: Tensor) -> Tensor:
+        """Run phase 1 (connection, then neuron) and phase 2 (the trace takes in x) for input x [B, ...]."""
+        self._check_input(x)
+        y = self.connection(x)
+        if self.listener is not None:
+            self.listener(Phase.FORWARD)
+            announce_backward(y, self.listener)
+        output: Tensor = self.neuron(y if self.norm is None else self.norm(y))
+        self.connection.advance_trace(x)
+        if self.listener is not None and self.connection.trace is not None:
+            self.listener(Phase.TRACE_UPDATE)
+        return output
+
+    def _check_input(self, x: Tensor) -> None:
+        allowed = self.connection.input_dims
+        if x.dim() < 2 or (allowed and x.dim() not in allowed):
+            wanted = " or ".join(f"{n} dimensions" for n in allowed) or "at least 2 dimensions"
+            raise StateShapeError(
+                f"ETBlock({type(self.connection).__name__}) got an input of shape {list(x.shape)}: one step of a "
+                f"batch has {wanted}, the batch first; write x[None] for a single sample, and pass a sequence "
+                f"[T, B, ...] step by step"
+            )
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return attributes for copies and pickles, without the listener, which hears this block alone."""
+        return {**self.__dict__, "listener": None}
+
+
+class Readout(nn.Module):
+    """A readout without dynamics: the connection's output is the network's, and no trace is kept.
+
+    `connection` any module with weights, such as `torch.nn.Linear`. Its gradient is exact under every rule, since
+    it remembers nothing. A trace here would be wrong, so there is none. Input and output as the connection's.
+
+    >>> import torch
+    >>> Readout(nn.Linear(4, 2))(torch.zeros(3, 4)).shape
+    torch.Size([3, 2])
+    """
+
+    def __init__(self, connection: nn.Module) -> None:
+        super().__init__()
+        self.connection = connection
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the connection's output for x [B, ...]."""
+        output: Tensor = self.connection(x)
+        return output
+
+
+__all__ = ["ETBlock", "Readout"]

@@ -1,0 +1,92 @@
+"""Current-based LIF neuron; equations in `snnlearn.functional.cuba_lif`."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from snnlearn.functional.cuba_lif import cuba_lif_jacobian, cuba_lif_leak_transition, cuba_lif_step
+from snnlearn.functional.dynamics import Jacobian, LeakTransition, State
+from snnlearn.functional.surrogates import Surrogate
+from snnlearn.nn.lif import FiringNeuron
+from snnlearn.nn.time_constant import TimeConstant, describe_decay, mean_decay, resolve_decay
+
+
+class CubaLIF(FiringNeuron):
+    """LIF neuron behind a decaying synaptic current: `snnlearn.functional.cuba_lif.cuba_lif_step`.
+
+    `tau` / `decay` of the membrane and `tau_synapse` / `decay_synapse` of the current, in the three forms of
+    `LIF` (one `dt` for both); both tau 2 when nothing is given. Input and output [B, *units]. Raises
+    ValueError for a constant outside its range.
+
+    >>> CubaLIF(tau=2.0, tau_synapse=4.0)  # doctest: +ELLIPSIS
+    CubaLIF(decay=0.5, decay_synapse=0.75, threshold=1, ...)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("current", "v")
+
+    def __init__(
+        self,
+        tau: TimeConstant | None = None,
+        tau_synapse: TimeConstant | None = None,
+        *,
+        dt: float | None = None,
+        decay: TimeConstant | None = None,
+        decay_synapse: TimeConstant | None = None,
+        threshold: float = 1.0,
+        reset: str = "soft",
+        detach_reset: bool = True,
+        surrogate: Surrogate | None = None,
+    ) -> None:
+        super().__init__(threshold, reset, detach_reset, surrogate)
+        tau = 2.0 if tau is None and decay is None else tau
+        tau_synapse = 2.0 if tau_synapse is None and decay_synapse is None else tau_synapse
+        self.decay: float | Tensor
+        self.decay_synapse: float | Tensor
+        self.set_decay("decay", resolve_decay(tau, dt if decay is None else None, decay))
+        self.set_decay(
+            "decay_synapse",
+            resolve_decay(tau_synapse, dt if decay_synapse is None else None, decay_synapse, "tau_synapse"),
+        )
+
+    def extra_repr(self) -> str:
+        """Return the constants in effect."""
+        decays = f"decay={describe_decay(self.decay)}, decay_synapse={describe_decay(self.decay_synapse)}"
+        return f"{decays}, {super().extra_repr()}"
+
+    def step(self, y: Tensor, state: State) -> tuple[Tensor, State]:
+        """Advance by one step."""
+        current, v = state
+        spike, current, v = cuba_lif_step(
+            y,
+            current,
+            v,
+            self.decay_synapse,
+            self.decay,
+            self.threshold,
+            self.reset_kind,
+            self.detach_reset,
+            self.surrogate,
+        )
+        return spike, (current, v)
+
+    def jacobian(self, y: Tensor, state: State) -> Jacobian:
+        """Return the analytic Jacobian."""
+        current, v = state
+        return cuba_lif_jacobian(
+            y,
+            current,
+            v,
+            self.decay_synapse,
+            self.decay,
+            self.threshold,
+            self.reset_kind,
+            self.detach_reset,
+            self.surrogate,
+        )
+
+    def leak_transition(self) -> LeakTransition:
+        """Return two cascaded traces."""
+        return cuba_lif_leak_transition(mean_decay(self.decay_synapse), mean_decay(self.decay))
+
+
+__all__ = ["CubaLIF"]

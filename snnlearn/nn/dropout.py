@@ -1,0 +1,70 @@
+"""Dropout whose mask lasts a sequence, so that a trace of what passes it means what it should."""
+
+import torch
+from torch import Tensor
+
+from snnlearn.nn.eager import run_eagerly
+from snnlearn.nn.state import Stateful, StateShapeError
+
+
+class TimeConstantDropout(Stateful):
+    """Zero each element with probability p for the whole sequence; scale the others by 1/(1 - p).
+
+    One mask per sample, element and sequence, drawn at the first training step and dropped by `reset`; the
+    identity in eval(). A mask redrawn every step would make a trace mix masks. Input [B, ...]. Raises ValueError
+    for p outside [0, 1], StateShapeError when the input changes shape in mid-sequence. Gal and Ghahramani
+    2016, doi:10.48550/arXiv.1512.05287.
+
+    >>> TimeConstantDropout(1.0)(torch.ones(1, 3))
+    tensor([[0., 0., 0.]])
+    """
+
+    transient = ("mask",)
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0.0 <= p <= 1.0:
+            raise ValueError(f"p={p!r}: the probability of zeroing an element lies in [0, 1]; write p=0.5")
+        self.p = p
+        self.mask: Tensor | None = None
+        self.redraw: Tensor | None = None
+
+    def extra_repr(self) -> str:
+        """Return the probability."""
+        return f"p={self.p:g}"
+
+    @run_eagerly("the mask is state that lasts a sequence")
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x times this sequence's mask, for x [B, ...]."""
+        if not self.training or self.p == 0.0:
+            return x
+        if self.mask is None:
+            self.mask = self._draw(x)
+        elif self.mask.shape != x.shape or self.mask.device != x.device:
+            raise StateShapeError(
+                f"TimeConstantDropout: the input has shape {list(x.shape)} on {x.device}, this sequence's mask "
+                f"{list(self.mask.shape)} on {self.mask.device}; call reset(net) where a new sequence begins"
+            )
+        if self.redraw is not None:
+            rows = self.redraw.to(x.device).reshape(-1, *(1,) * (x.dim() - 1))
+            self.mask, self.redraw = torch.where(rows, self._draw(x), self.mask), None
+        return x * self.mask
+
+    def reset(self, rows: Tensor | None = None) -> None:
+        """Draw a new mask at the next step, for all rows or for those where `rows` [B] is true."""
+        if rows is None:
+            self.mask = self.redraw = None
+        elif self.mask is not None:
+            if rows.shape != self.mask.shape[:1]:
+                raise StateShapeError(
+                    f"reset(rows=...) got a mask of shape {list(rows.shape)} while the running batch has "
+                    f"{self.mask.shape[0]} rows; pass bool [{self.mask.shape[0]}]"
+                )
+            self.redraw = rows if self.redraw is None else self.redraw | rows
+
+    def _draw(self, x: Tensor) -> Tensor:
+        kept = torch.full_like(x, 1.0 - self.p, memory_format=torch.contiguous_format, requires_grad=False)
+        return torch.bernoulli(kept).div_(max(1.0 - self.p, torch.finfo(x.dtype).tiny))
+
+
+__all__ = ["TimeConstantDropout"]

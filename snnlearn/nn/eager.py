@@ -1,0 +1,29 @@
+"""Keep stateful steps out of compiled graphs: torch.compile runs them as they are."""
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def run_eagerly(reason: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator under which torch.compile leaves a function as it is, and says `reason` if it may not.
+
+    State that is written in place between forward and backward has no meaning inside a compiled graph, where
+    backward is traced together with forward. The rest of a network compiles around such a step;
+    `fullgraph=True` raises torch's error with the reason.
+
+    >>> run_eagerly("it counts")(len)([1, 2])
+    2
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        return cast(Callable[P, R], torch.compiler.disable(function, reason=reason))
+
+    return decorate
+
+
+__all__ = ["run_eagerly"]

@@ -1,0 +1,193 @@
+"""The base of every neuron: a user writes one elementwise step, and every rule works on it."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, jacobian_of
+from snnlearn.functional.surrogates import ArcTan, Constant, Surrogate
+from snnlearn.functional.trace import flush_subnormals
+from snnlearn.nn.eager import run_eagerly
+from snnlearn.nn.state import Stateful, StateShapeError
+
+
+class Neuron(Stateful):
+    """A spiking neuron: `step(y, state) -> (spike, state)`, elementwise over its units.
+
+    A subclass names its hidden values in `state_names` and defines `step`; its spikes come from
+    `self.spike(u)` with u = membrane - threshold, so that learning can replace the derivative. `y` and each
+    hidden value have the shape [B, *units]. Everything else is derived: the local Jacobian by forward mode,
+    the constant part that a factored trace follows, and whether that constant part is all there is.
+
+    `surrogate` the derivative of the spike. Between steps the state is cut from the graph, unless
+    `carry_graph` is set, as BPTT does. Raises StateShapeError when the input changes shape in mid-sequence.
+
+    >>> class Square(Neuron):
+    ...     state_names = ("v",)
+    ...     def step(self, y, state):
+    ...         v = 0.5 * state[0] + y
+    ...         return self.spike(v - 1.0), (v,)
+    >>> neuron = Square(); neuron(torch.full((1, 2), 0.8)); neuron(torch.full((1, 2), 0.8))
+    tensor([[0., 0.]])
+    tensor([[1., 1.]])
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ()
+    spiking: ClassVar[bool] = True
+    transient = ("state",)
+
+    def __init__(self, surrogate: Surrogate | None = None) -> None:
+        super().__init__()
+        if surrogate is not None and not isinstance(surrogate, Surrogate):
+            raise TypeError(
+                f"surrogate={surrogate!r}: pass a surrogate object, since the name alone has no width; write "
+                f"surrogate=ArcTan()"
+            )
+        if not self.state_names:
+            raise TypeError(
+                f"{type(self).__name__} names no hidden value: a neuron carries at least one; write "
+                f"state_names = ('v',) in the class"
+            )
+        self.surrogate: Surrogate = ArcTan() if surrogate is None else surrogate
+        self.state: State | None = None
+        self.carry_graph = True
+
+    def step(self, y: Tensor, state: State) -> tuple[Tensor, State]:
+        """Advance by one step: input y [B, *units] and hidden values -> (spike, hidden values)."""
+        raise TypeError(f"{type(self).__name__} must define step(self, y, state) -> (spike, state)")
+
+    def spike(self, u: Tensor) -> Tensor:
+        """Return spikes of u = membrane - threshold [B, *units], with the surrogate as derivative."""
+        return self.surrogate(u)
+
+    @run_eagerly("a neuron carries state between calls; only eager code steps it")
+    def forward(self, y: Tensor) -> Tensor:
+        """Return this step's output for input y [B, *units] and keep the new state."""
+        self._refuse_replicas()
+        state = self._state_for(y)
+        spike, after = self.step(y, state)
+        if len(after) != len(self.state_names):
+            raise StateShapeError(
+                f"{type(self).__name__}.step returned {len(after)} hidden value(s) for state_names="
+                f"{self.state_names}: return all of them in that order"
+            )
+        kept = after if self.carry_graph else tuple(value.detach() for value in after)
+        self.state = tuple(flush_subnormals(value) for value in kept)
+        return spike
+
+    def initial_state(self, y: Tensor) -> State:
+        """Return the hidden values before the first step, zeros shaped like y [B, *units].
+
+        Inside autocast they are float32, since half precision loses a decaying membrane.
+        """
+        dtype = torch.float32 if torch.is_autocast_enabled(y.device.type) else y.dtype
+        return tuple(torch.zeros_like(y, dtype=dtype, requires_grad=False) for _ in self.state_names)
+
+    def jacobian(self, y: Tensor, state: State) -> Jacobian:
+        """Return the local derivatives of `step` at (y, state), by forward mode unless overridden."""
+        return jacobian_of(self.step, y, state)
+
+    def leak_transition(self) -> LeakTransition:
+        """Return the constant part of `step`: its derivative at rest, with all paths through the spike cut.
+
+        Raises ValueError when the input does not reach the spike within the step, since dL/dy is then zero and
+        no trace could learn from it.
+        """
+        at_rest = (torch.zeros(1, dtype=torch.float64), self._rest())
+        silent = self._with_surrogate(Constant(0.0), lambda: jacobian_of(self.step, *at_rest))
+        open_ = self._with_surrogate(Constant(1.0), lambda: jacobian_of(self.step, *at_rest))
+        drive_of_spike = _one_number(open_.spike_input)
+        if drive_of_spike == 0.0:
+            raise ValueError(
+                f"{type(self).__name__}: the input y does not reach the spike within one step, so dL/dy is zero and "
+                f"a trace rule cannot learn; fire from the membrane after y was added, or attach BPTT()"
+            )
+        hidden = len(self.state_names)
+        matrix = [[_one_number(silent.transition[i, j]) for j in range(hidden)] for i in range(hidden)]
+        drive = [_one_number(silent.drive[i]) for i in range(hidden)]
+        reads = [_one_number(open_.spike_state[j]) / drive_of_spike for j in range(hidden)]
+        return _with_readout(matrix, drive, reads)
+
+    def leak_caveats(self) -> list[str]:
+        """Return why `leak_transition` is not the whole truth; empty when a factored trace is exact.
+
+        Found by comparing the Jacobian with its constant part at random states, unless overridden.
+        """
+        generator = torch.Generator().manual_seed(0)
+        y = 2 * torch.randn(64, dtype=torch.float64, generator=generator)
+        state = tuple(2 * torch.randn(64, dtype=torch.float64, generator=generator) for _ in self.state_names)
+        jacobian = self.jacobian(y, state)
+        spread = (jacobian.transition - jacobian.transition[..., :1]).abs().max()
+        spread = max(spread, (jacobian.drive - jacobian.drive[..., :1]).abs().max())
+        return [] if float(spread) < 1e-12 else ["the neuron's Jacobian depends on its state (reset or adaptation)"]
+
+    def _rest(self) -> State:
+        return tuple(torch.zeros(1, dtype=torch.float64) for _ in self.state_names)
+
+    def _with_surrogate(self, surrogate: Surrogate, run: Callable[[], Jacobian]) -> Jacobian:
+        kept, self.surrogate = self.surrogate, surrogate
+        try:
+            return run()
+        finally:
+            self.surrogate = kept
+
+    def _state_for(self, y: Tensor) -> State:
+        if self.state is None:
+            return self.initial_state(y)
+        first = self.state[0]
+        if first.shape != y.shape or first.device != y.device:
+            raise StateShapeError(
+                f"{type(self).__name__}: the input has shape {list(y.shape)} on {y.device}, the state carried from "
+                f"the step before {list(first.shape)} on {first.device}: within a sequence both stay the same. "
+                f"Call reset(net) where a new sequence begins"
+            )
+        return self.state
+
+    def _refuse_replicas(self) -> None:
+        if getattr(self, "_is_replica", False):
+            raise RuntimeError(
+                "DataParallel steps a throw-away copy of this neuron, so its state would be lost; use "
+                "torch.nn.parallel.DistributedDataParallel with one process per device"
+            )
+        if torch.compiler.is_exporting():
+            raise RuntimeError(
+                "a neuron's state is hidden from torch.export; export a module whose forward calls "
+                "neuron.step(y, state), where the state is an explicit input and output"
+            )
+
+
+def _one_number(values: Tensor) -> float:
+    """Return the value all units share, or their mean when they differ (which `leak_caveats` reports)."""
+    return float(values.double().mean())
+
+
+def _with_readout(matrix: list[list[float]], drive: list[float], reads: list[float]) -> LeakTransition:
+    """Add the readout c with c @ matrix = reads and c @ drive = 1, or a row of its own when there is none."""
+    system = torch.tensor([[*row, d] for row, d in zip(matrix, drive, strict=True)], dtype=torch.float64).T
+    goal = torch.tensor([*reads, 1.0], dtype=torch.float64)
+    readout = torch.linalg.lstsq(system, goal, driver="gelsd").solution
+    if torch.allclose(system @ readout, goal, rtol=0, atol=1e-12):
+        rounded = [float(r.round()) if abs(r - r.round()) < 1e-9 else float(r) for r in readout]
+        return LeakTransition(tuple(map(tuple, matrix)), tuple(drive), tuple(rounded))
+    widened = [(*row, 0.0) for row in matrix] + [(*reads, 0.0)]
+    return LeakTransition(tuple(widened), (*drive, 1.0), (*(0.0,) * len(drive), 1.0))
+
+
+def check_threshold(threshold: Any) -> float:
+    """Return the threshold as a float; raise ValueError unless it is finite and above 0 (membrane units).
+
+    >>> check_threshold(1)
+    1.0
+    """
+    value = float(threshold)
+    if not 0.0 < value < float("inf"):
+        raise ValueError(
+            f"threshold={threshold!r}: a threshold is finite and above 0, since a neuron at rest (v = 0) would "
+            f"otherwise fire without input; write threshold=1.0"
+        )
+    return value
+
+
+__all__ = ["Neuron", "check_threshold"]

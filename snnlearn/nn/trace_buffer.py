@@ -1,0 +1,146 @@
+"""The eligibility trace of one connection: written in place, guarded by a clock of its own.
+
+Forward runs, then the trace advances in place, then backward reads it. PyTorch's version counter would
+refuse that order if the trace were a saved tensor, and `.data` would switch the check off: a trace
+advanced twice, or not at all, would then give a wrong gradient silently. So the buffer is held, not
+saved, and keeps a clock: forward notes the tick that backward must find, every write ticks, and a
+mismatch raises `StaleTraceError`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from snnlearn.functional.dynamics import LeakTransition
+from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
+from snnlearn.nn.state import Stateful, StateShapeError, zero_rows
+
+NO_TRACE = -1
+"""The tick of a forward in eval(): no trace was kept, so backward must not ask for one."""
+
+
+class StaleTraceError(RuntimeError):
+    """Backward, or the next forward, found an eligibility trace that belongs to another step."""
+
+
+class TraceBuffer(Stateful):
+    """Traces e <- transition @ e + drive * x of one connection, and of the constant one that feeds its bias.
+
+    `leak` the constant transition of the neuron behind the connection; `name` what errors call the block.
+    `values` [K, B, *inputs] and `bias_values` [K, B] follow the input's shape, device and dtype. Pass it as
+    `et` to `et_linear`: call, then `advance_(x)`, then backward. Raises StaleTraceError on any other order,
+    StateShapeError when the input changes shape in mid-sequence.
+
+    >>> from snnlearn.functional import et_linear, lif_leak_transition
+    >>> trace, weight = TraceBuffer(lif_leak_transition(0.5)), torch.zeros(1, 2, requires_grad=True)
+    >>> for x in torch.ones(2, 1, 2):
+    ...     y = et_linear(x, trace, weight)
+    ...     trace.advance_(x)
+    >>> y.sum().backward(); weight.grad
+    tensor([[1.5000, 1.5000]])
+    """
+
+    transient = ("values", "bias_values", "skipped")
+
+    def __init__(self, leak: LeakTransition, name: str = "this block") -> None:
+        super().__init__()
+        self.leak, self.name = leak, name
+        self.values: Tensor | None = None
+        self.bias_values: Tensor | None = None
+        self.skipped: int | None = None
+        self.tick = 0
+
+    def extra_repr(self) -> str:
+        """Return the transition in effect."""
+        return f"transition={self.leak.transition}, tick={self.tick}"
+
+    def expect(self) -> int:
+        """Return the tick that backward must find: the one after the coming `advance_`."""
+        if not self.training:
+            return NO_TRACE
+        if self.skipped:
+            raise StaleTraceError(
+                f"{self.name}: the neuron's state moved {self.skipped} step(s) under no_grad() or eval() while "
+                f"the trace stood still, so a gradient now would miss their share. Call reset(net) before "
+                f"learning goes on; to warm up with the trace, run those steps in train() with gradients "
+                f"enabled and without a backward"
+            )
+        return self.tick + 1
+
+    def advance_(self, x: Float[Tensor, "batch *inputs"]) -> None:
+        """Take the step's input x [B, *inputs] into the trace, in place, and tick."""
+        x = x.detach()
+        if self.values is None:
+            self._start(x)
+        elif self.values.shape[1:] != x.shape or self.values.device != x.device:
+            raise StateShapeError(
+                f"{self.name}: the input has shape {list(x.shape)} on {x.device}, the running trace "
+                f"{list(self.values.shape[1:])} on {self.values.device}: within a sequence both stay the same. "
+                f"Call reset(net) where a new sequence begins"
+            )
+        assert self.values is not None
+        assert self.bias_values is not None
+        advance_leak_trace_(self.values, x, self.leak)
+        advance_leak_trace_(self.bias_values, torch.ones_like(self.bias_values[0]), self.leak)
+        self.tick += 1
+
+    def skip(self) -> None:
+        """Note that the neuron moved a step without the trace; learning on needs a reset first."""
+        self.skipped = (self.skipped or 0) + 1
+
+    def read(self, tick: int) -> tuple[Tensor, Tensor | None]:
+        """Return (trace [B, *inputs], trace of one [B]) if the clock stands at `tick`, else raise."""
+        if tick == NO_TRACE:
+            raise StaleTraceError(
+                f"{self.name}: backward asks for a weight gradient of a forward made in eval(), where no trace "
+                f"is kept. Call net.train() to learn, or net.requires_grad_(False) if only input gradients are "
+                f"wanted"
+            )
+        if tick != self.tick or self.values is None or self.bias_values is None:
+            raise StaleTraceError(
+                f"{self.name}: backward expected the trace at tick {tick} and found tick {self.tick}"
+                f"{' with no trace in it' if self.values is None else ''}: {self._cause(tick)}. Run backward once "
+                f"per step, after this block's forward and before its next forward or reset; for a loss over a "
+                f"whole sequence attach BPTT() instead"
+            )
+        return read_leak_trace(self.values, self.leak), read_leak_trace(self.bias_values, self.leak)
+
+    def _cause(self, tick: int) -> str:
+        if tick > self.tick:
+            return "the trace was not advanced after the forward"
+        return "the block was stepped again, reset or moved between this forward and its backward"
+
+    def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
+        """Forget the trace, or the rows where `rows` [B] is true; a backward still pending then raises."""
+        self.tick += 1
+        if rows is None:
+            self.values = self.bias_values = self.skipped = None
+        elif self.values is not None and self.bias_values is not None:
+            self.values = zero_rows(self.values.transpose(0, 1), rows).transpose(0, 1)
+            self.bias_values = zero_rows(self.bias_values.transpose(0, 1), rows).transpose(0, 1)
+
+    def norm(self) -> float:
+        """Return the Euclidean norm of the trace that meets the learning signal; 0.0 before the first step.
+
+        >>> from snnlearn.functional import lif_leak_transition
+        >>> TraceBuffer(lif_leak_transition(0.5)).norm()
+        0.0
+        """
+        return 0.0 if self.values is None else float(read_leak_trace(self.values, self.leak).norm())
+
+    def _start(self, x: Tensor) -> None:
+        hidden = len(self.leak.drive)
+        dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
+        self.values = torch.stack([torch.zeros_like(x, dtype=dtype) for _ in range(hidden)])
+        self.bias_values = x.new_zeros((hidden, x.shape[0]), dtype=dtype)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "TraceBuffer":
+        super()._apply(fn, recurse)
+        self.tick += 1
+        return self
+
+
+__all__ = ["StaleTraceError", "TraceBuffer"]

@@ -1,0 +1,110 @@
+"""Attach a rule to a network: the one place where a rule meets modules."""
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from snnlearn.nn.block import ETBlock, Readout
+from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.state import reset
+from snnlearn.nn.trace_buffer import TraceBuffer
+from snnlearn.rules.axes import LearningRule, RuleChoiceError
+from snnlearn.rules.report import AttachReport, ReportRow
+
+FULL = "BPTT"
+CUT_ALL = "BPTT with every temporal edge cut"
+CUT_LATER = "BPTT with the temporal edges of later blocks cut"
+
+
+def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
+    """Make `net` learn by `rule` and return a report with one row per parameter.
+
+    Every `ETBlock` gets the trace of the rule, every `Neuron` its graph cut between steps (or kept, for BPTT), and
+    running state is dropped. Attach again to change the rule; attach to a part of a network to mix rules. Raises
+    RuleChoiceError when the rule needs a trace and `net` has no block to hold one.
+
+    >>> from snnlearn.nn import ETBlock, ETLinear, LIF
+    >>> from snnlearn.rules import OTTT
+    >>> attach(ETBlock(ETLinear(2, 3), LIF()), OTTT())["connection.weight"].trace
+    'decay 0.5'
+    """
+    blocks = {name: module for name, module in net.named_modules() if isinstance(module, ETBlock)}
+    if rule.storage != "none" and not blocks:
+        raise RuleChoiceError(
+            f"{rule.name} keeps traces in ETBlocks and this {type(net).__name__} has none: weights outside a "
+            f"block have no neuron to take a leak from; write ETBlock(ETLinear(...), LIF()), or attach SLTT() or BPTT()"
+        )
+    for module in net.modules():
+        if isinstance(module, Neuron):
+            module.carry_graph = not rule.online
+    for name, block in blocks.items():
+        block.connection.hold_trace(
+            TraceBuffer(block.neuron.leak_transition(), name or "the block") if rule.transition == "leak" else None
+        )
+        block.connection.train(block.connection.training)
+    reset(net)
+    return AttachReport(rule.name, tuple(_rows(net, rule)))
+
+
+def _rows(net: nn.Module, rule: LearningRule) -> Iterator[ReportRow]:
+    owners = _owners(net)
+    for name, _ in net.named_parameters():
+        role, block = owners[name]
+        if not rule.online:
+            yield ReportRow(name, "none", True, FULL, "autograd through the whole sequence")
+        elif rule.transition == "none":
+            yield ReportRow(name, "none", True, CUT_ALL, "the rule takes the state of the step before as a constant")
+        else:
+            yield _traced_row(name, role, block)
+
+
+def _traced_row(name: str, role: str, block: ETBlock | None) -> ReportRow:
+    if role == "readout":
+        return ReportRow(name, "none", True, FULL, "static readout: it remembers nothing")
+    if role == "connection" and block is not None:
+        trace = block.connection.trace
+        assert trace is not None
+        caveats = [*block.neuron.leak_caveats(), *_norm_caveats(block.norm)]
+        decays = [row[k] for k, row in enumerate(trace.leak.transition)]
+        kind = "decay " + ", ".join(f"{decay:.6g}" for decay in decays)
+        why = "; ".join(caveats) or "one constant decay for the layer is the neuron's whole memory"
+        return ReportRow(name, kind, not caveats, CUT_LATER, why)
+    reasons = {
+        "norm": "normalisation inside a block: its parameter has no trace, only this step's share is learned",
+        "neuron": "parameter of a neuron: it has no trace, only this step's share is learned",
+        "outside": "outside any block: no trace; right only if no neuron with memory comes after it",
+    }
+    return ReportRow(name, "none", False, FULL, reasons[role])
+
+
+def _norm_caveats(norm: nn.Module | None) -> list[str]:
+    if norm is None or isinstance(norm, nn.Identity):
+        return []
+    if isinstance(norm, _BatchNorm):
+        return ["batch statistics tie the samples of a step together (exact only while the norm stays in eval())"]
+    return [f"{type(norm).__name__} between weights and neuron changes with the step, the trace does not"]
+
+
+def _owners(net: nn.Module) -> dict[str, tuple[str, ETBlock | None]]:
+    """Map each parameter's name to its role, the innermost block or readout deciding."""
+    owners: dict[str, tuple[str, ETBlock | None]] = {name: ("outside", None) for name, _ in net.named_parameters()}
+    for prefix, module in net.named_modules():
+        parts: list[tuple[str, nn.Module | None, ETBlock | None]] = []
+        if isinstance(module, ETBlock):
+            parts = [(part, getattr(module, part), module) for part in ("connection", "neuron", "norm")]
+        elif isinstance(module, Readout):
+            parts = [("readout", module.connection, None)]
+        elif isinstance(module, Neuron):
+            parts = [("neuron", module, None)]
+        for role, part, block in parts:
+            child = "connection" if role == "readout" else ("" if block is None else role)
+            base = ".".join(filter(None, (prefix, child)))
+            for name, _ in part.named_parameters() if part is not None else ():
+                full = ".".join(filter(None, (base, name)))
+                if full in owners and not (role == "neuron" and block is None and owners[full][1] is not None):
+                    owners[full] = (role, block)
+    return owners
+
+
+__all__ = ["CUT_ALL", "CUT_LATER", "FULL", "attach"]
