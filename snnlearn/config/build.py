@@ -1,0 +1,177 @@
+"""From a checked configuration to the objects of a run; values come from the configuration alone."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from snnlearn.config.problem import ConfigError, Problem
+from snnlearn.config.schema import Config, CosineConfig, StepConfig
+from snnlearn.config.schema_data import DatasetConfig, DigitsConfig
+from snnlearn.config.schema_network import MLPConfig, NeuronConfig, SurrogateConfig
+from snnlearn.config.validate import plain
+from snnlearn.data import NMNIST, Binning, Digits, EventDataset, collate, stratified_split
+from snnlearn.engine import OnlineLearner, SequenceLoss
+from snnlearn.functional import SURROGATES, Surrogate
+from snnlearn.nn import ALIF, IF, LIF, CubaLIF, Neuron
+from snnlearn.nn.networks import convolutional, mlp
+from snnlearn.rules import RULES
+from snnlearn.training import Batches, Options, Trainer
+
+__all__ = ["build_dataset", "build_device", "build_learner", "build_network", "build_test", "build_trainer"]
+
+Split = Literal["train", "test"]
+
+NEURONS: dict[str, Callable[..., Neuron]] = {"if": IF, "lif": LIF, "cuba_lif": CubaLIF, "alif": ALIF}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
+
+
+def build_device(config: Config) -> torch.device:
+    """Return the device that `device` means on this machine."""
+    name = config.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def build_dataset(config: DatasetConfig, split: Split) -> EventDataset:
+    """Return the recordings of a split. Raises DataError where they are not at hand."""
+    if config.by == "number":
+        binning = Binning(steps=config.steps, window_us=config.window_us, binary=config.binary)
+    else:
+        binning = Binning(steps=config.steps, by="duration", bin_us=config.bin_us, binary=config.binary)
+    if isinstance(config, DigitsConfig):
+        return Digits(split=split, binning=binning, cache_dir=config.cache_dir)
+    return NMNIST(config.root, split=split, binning=binning)
+
+
+def _limited(labels: np.ndarray, limit: int | None, seed: int) -> np.ndarray:
+    """Return the indices of at most `limit` recordings, evenly over the classes."""
+    if limit is None or limit >= len(labels):
+        return np.arange(len(labels))
+    return stratified_split(labels, limit / len(labels), seed)[1]
+
+
+def build_splits(config: Config, labels: np.ndarray) -> tuple[list[int], list[int]]:
+    """Return the indices of the training and of the validation recordings, both out of the training data."""
+    used = _limited(labels, config.dataset.limit, config.seed)
+    if config.dataset.validation == 0:
+        return used.tolist(), []
+    try:
+        train, validation = stratified_split(labels[used], config.dataset.validation, config.seed)
+    except ValueError as error:
+        share = f"a share of {len(used)} recordings that leaves some for either part, or 0 for no validation"
+        raise ConfigError([Problem("dataset.validation", f"{config.dataset.validation:g}", share)]) from error
+    return used[train].tolist(), used[validation].tolist()
+
+
+def build_test(config: Config) -> Batches:
+    """Return the batches of the test split, in a fixed order."""
+    dataset = build_dataset(config.dataset, "test")
+    chosen = _limited(dataset.labels, config.dataset.limit, config.seed)
+    return Batches(
+        dataset, chosen.tolist(), config.trainer.batch_size, collate, seed=config.seed, workers=config.trainer.workers
+    )
+
+
+def build_surrogate(config: SurrogateConfig) -> Surrogate:
+    """Return the surrogate of the spike."""
+    return SURROGATES[config.name](**_without_name(config))
+
+
+def build_neuron(config: NeuronConfig, surrogate: SurrogateConfig) -> Neuron:
+    """Return the neurons of one layer."""
+    return NEURONS[config.name](**_without_name(config), surrogate=build_surrogate(surrogate))
+
+
+def build_network(config: Config) -> nn.Sequential:
+    """Return the network, its weights drawn from torch's global generator."""
+    model, sensor, classes = config.model, config.dataset.sensor, config.dataset.classes
+
+    def neuron() -> Neuron:
+        return build_neuron(config.neuron, config.surrogate)
+
+    options = _without_name(model)
+    if isinstance(model, MLPConfig):
+        return mlp(int(np.prod(sensor)), options.pop("hidden"), classes, neuron, **options)
+    return convolutional(sensor, options.pop("channels"), classes, neuron, **options)
+
+
+def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
+    """Return the learner: network, rule, loss and optimizer. Raises ConfigError where they do not go together."""
+    optimizer_options = _without_name(config.optimizer)
+    clip_norm = optimizer_options.pop("clip_norm")
+    optimizer = OPTIMIZERS[config.optimizer.name](network.parameters(), **optimizer_options)
+    rule, loss = RULES[config.rule.name](), build_loss(config)
+    try:
+        return OnlineLearner(network, rule, loss, optimizer, update=config.trainer.update, clip_norm=clip_norm)
+    except ValueError as error:
+        problem = Problem("rule", config.rule.name, "a rule that goes with the rest", str(error))
+        raise ConfigError([problem]) from error
+
+
+def build_loss(config: Config) -> SequenceLoss:
+    """Return the loss of a sequence."""
+    return SequenceLoss(criterion=config.loss.name, **_without_name(config.loss))
+
+
+def build_scheduler(config: Config, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
+    """Return the schedule of the learning rate, stepped once an epoch; None for a constant one."""
+    scheduler = config.scheduler
+    if isinstance(scheduler, CosineConfig):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.trainer.epochs, scheduler.minimum_lr)
+    if isinstance(scheduler, StepConfig):
+        return torch.optim.lr_scheduler.StepLR(optimizer, scheduler.every, scheduler.factor)
+    return None
+
+
+def build_trainer(config: Config, folder: Path) -> Trainer:
+    """Return a trainer that writes to `folder`; seeds torch's generator first, so the weights are the seed's."""
+    options = config.trainer
+    dataset = build_dataset(config.dataset, "train")
+    train, validation = build_splits(config, dataset.labels)
+    device = build_device(config)
+    torch.manual_seed(config.seed)
+    learner = build_learner(config, build_network(config).to(device))
+
+    def batches(indices: list[int], shuffle: bool) -> Batches:
+        return Batches(
+            dataset,
+            indices,
+            options.batch_size,
+            collate,
+            seed=config.seed,
+            shuffle=shuffle,
+            workers=options.workers,
+            max_batches=options.max_batches,
+        )
+
+    return Trainer(
+        learner,
+        batches(train, shuffle=True),
+        batches(validation, shuffle=False) if validation else None,
+        folder,
+        Options(
+            epochs=options.epochs,
+            log_every=config.logger.log_every,
+            save_every=options.save_every,
+            nonfinite=options.nonfinite,
+            progress=config.logger.progress,
+            tensorboard=config.logger.tensorboard,
+        ),
+        scheduler=build_scheduler(config, learner.optimizer),
+        device=device,
+        record={"config": plain(config), "classes": list(dataset.classes)},
+    )
+
+
+def _without_name(config: Any) -> dict[str, Any]:
+    return {key: value for key, value in asdict(config).items() if key != "name"}

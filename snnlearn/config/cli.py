@@ -1,0 +1,172 @@
+"""The command line of `scripts/train.py`: check everything, then let Hydra run the job or the sweep.
+
+Exit codes: 0 done, 1 training failed (or a job of a sweep did), 2 wrong usage or data, 130 interrupted.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from snnlearn.config.compose import ComposeError, choice_values, compose_job, options
+from snnlearn.config.folders import register_resolvers
+from snnlearn.config.help import help_text
+from snnlearn.config.problem import ConfigError, Problem
+from snnlearn.config.resumed import resumed_words
+from snnlearn.config.run import finished_before, run, summary_line
+from snnlearn.config.sweep import USER_ERRORS, Job, SweepTable
+from snnlearn.config.validate import load, validate
+from snnlearn.config.words import Command, inspect
+from snnlearn.training import CheckpointError, Interrupted, TrainingError
+
+__all__ = ["exit_code", "train"]
+
+log = logging.getLogger(__name__)
+
+
+def train(configs: Path) -> None:
+    """Run the command line of `scripts/train.py`; `configs` is the folder of YAML files. Ends the process."""
+    try:
+        sys.exit(_train(configs))
+    except KeyboardInterrupt:
+        print("stopped at once; the last checkpoint, if there is one, is whole", file=sys.stderr)
+        sys.exit(130)
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code that an error means.
+
+    >>> exit_code(ConfigError([])), exit_code(TrainingError("disk full"))
+    (2, 1)
+    """
+    if isinstance(error, Interrupted):
+        return 130
+    return 1 if isinstance(error, TrainingError) else 2
+
+
+def _train(configs: Path) -> int:
+    args = get_args_parser().parse_args()
+    if args.help:
+        print(_help(configs))
+        return 0
+    command = Command([], [])
+    hydra_only = args.hydra_help or args.info is not None or args.shell_completion
+    if not (hydra_only or args.config_name or args.config_path or args.experimental_rerun):
+        try:
+            command = check(configs, args)
+        except (ConfigError, CheckpointError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return exit_code(error)
+        flags = [word for word in sys.argv[1:] if word not in args.overrides]
+        sys.argv[1:] = [*flags, *command.overrides]
+    register_resolvers()
+    task = _Task(command)
+    hydra.main(version_base="1.3", config_path=str(configs), config_name="train")(task.__call__)()
+    return task.code
+
+
+def check(configs: Path, args: argparse.Namespace) -> Command:
+    """Check words and values of a command line, and return what to hand to Hydra.
+
+    Raises ConfigError with everything that is wrong; in a sweep, with what is wrong in every job.
+    """
+    extra = Path(args.config_dir) if args.config_dir else None
+    multirun = args.multirun or any(word.upper() == "HYDRA.MODE=MULTIRUN" for word in args.overrides)
+    command = inspect(configs, args.overrides, multirun, extra)
+    jobs = command.jobs()
+    found = [_job_problems(configs, job, extra) for job in (jobs if not command.problems else jobs[:1])]
+    if command.problems or all(found):
+        every = [*command.problems, *(problem for problems in found for problem in problems)]
+        raise ConfigError(dict.fromkeys(every))
+    if multirun:
+        return command
+    config = load(_without_hydra(compose_job(configs, command.overrides, extra)))
+    words = resumed_words(config, args.overrides)
+    if words == args.overrides:
+        return command
+    args = argparse.Namespace(**{**vars(args), "overrides": words})
+    return check_resumed(configs, args, extra)
+
+
+def check_resumed(configs: Path, args: argparse.Namespace, extra: Path | None) -> Command:
+    """Check again the words of a resumed run, which has taken over those of the run that it continues."""
+    command = inspect(configs, args.overrides, False, extra)
+    problems = [*command.problems, *_job_problems(configs, command.overrides, extra)]
+    if problems:
+        raise ConfigError(problems)
+    return command
+
+
+def _job_problems(configs: Path, overrides: Sequence[str], extra: Path | None) -> list[Problem]:
+    try:
+        return validate(_without_hydra(compose_job(configs, overrides, extra)))
+    except ComposeError as error:
+        return [Problem(" ".join(overrides) or "configs", "words that do not go together", "others", str(error))]
+
+
+def _without_hydra(composed: DictConfig) -> DictConfig:
+    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+
+
+def _help(configs: Path) -> str:
+    composed = OmegaConf.to_container(_without_hydra(compose_job(configs, [])), resolve=True)
+    assert isinstance(composed, dict)
+    groups = options(configs)
+    recipes = [f"{group}={'|'.join(groups[group])}  (recipes over all groups)" for group in ("experiment", "debug")]
+    return help_text({str(key): value for key, value in composed.items()}, choice_values(configs), "\n".join(recipes))
+
+
+class _Task:
+    """What Hydra calls for a run, and for every job of a sweep; `code` is the exit code so far."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.table: SweepTable | None = None
+        self.code = 0
+
+    def __call__(self, cfg: DictConfig) -> float | None:
+        context = HydraConfig.get()
+        if context.mode == RunMode.MULTIRUN:
+            return self._job(cfg, Path(context.runtime.output_dir), Path(context.runtime.cwd))
+        try:
+            summary = run(load(cfg, Path(context.runtime.cwd)), Path(context.runtime.output_dir))
+        except USER_ERRORS as error:
+            log.error("%s%s", error, _hint(error, f"trainer.resume={context.runtime.output_dir}"))
+            raise SystemExit(exit_code(error)) from error
+        print(summary_line(summary))
+        return float(summary["test_accuracy"] or 0.0)
+
+    def _job(self, cfg: DictConfig, folder: Path, cwd: Path) -> float | None:
+        context = HydraConfig.get()
+        if self.table is None:
+            self.table = SweepTable((cwd / context.sweep.dir).resolve())
+            self.table.put_lost(self.command.lost())
+        summary = None
+        try:
+            with Job(self.table, folder.name, list(context.overrides.task)) as job:
+                config = load(cfg, cwd)
+                job.row |= {"seed": config.seed, "rule": config.rule.name, "dataset": config.dataset.name}
+                summary = finished_before(config, folder)
+                if summary is not None:
+                    log.info("job %s is finished already; delete its folder to run it again", folder.name)
+                else:
+                    summary = run(config, folder, in_sweep=True)
+                    print(summary_line(summary))
+                job.finish(summary)
+        except Interrupted as error:
+            same = f"-m {' '.join(self.command.overrides)} hydra.sweep.dir={self.table.path.parent}"
+            log.error("%s%s", error, _hint(error, same))
+            raise SystemExit(130) from error
+        self.code = 1 if self.table.failed else 0
+        return None if summary is None else float(summary["test_accuracy"] or 0.0)
+
+
+def _hint(error: BaseException, words: str) -> str:
+    return f"\ngo on with: python {sys.argv[0]} {words}" if isinstance(error, Interrupted) else ""

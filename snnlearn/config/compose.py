@@ -1,0 +1,66 @@
+"""Compose the YAML files and the command line with Hydra."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from snnlearn.config.folders import register_resolvers
+from snnlearn.config.schema import Config
+from snnlearn.config.validate import fields
+
+__all__ = ["ComposeError", "choice_values", "compose_job", "leaf_paths", "options"]
+
+
+class ComposeError(ValueError):
+    """Raised with Hydra's message, on one line, where a configuration cannot be composed."""
+
+
+def compose_job(configs: Path, overrides: Sequence[str], extra: Path | None = None) -> DictConfig:
+    """Compose `configs`/train.yaml with `overrides`; `extra` is a further folder of YAML files.
+
+    The result holds Hydra's own node `hydra` too. Raises `ComposeError` with Hydra's message.
+    """
+    register_resolvers()
+    search = [f"hydra.searchpath=['file://{extra.resolve()}']"] if extra is not None else []
+    try:
+        with initialize_config_dir(str(configs), job_name="train", version_base="1.3"):
+            return compose("train", overrides=[*overrides, *search], return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ComposeError(" ".join(str(error).split())) from error
+
+
+def options(configs: Path, extra: Path | None = None) -> dict[str, list[str]]:
+    """Return every group and its choices, as the YAML files on disk say."""
+    found: dict[str, set[str]] = {}
+    for folder in (configs, *([extra] if extra is not None else [])):
+        for path in folder.glob("*/*.yaml"):
+            found.setdefault(path.parent.name, set()).add(path.stem)
+    return {group: sorted(names) for group, names in sorted(found.items())}
+
+
+def choice_values(configs: Path) -> dict[str, dict[str, Any]]:
+    """Return the values in every choice's YAML file, by `group/name`."""
+    groups = {name for name, _, knob in fields(Config) if knob is None}
+    values: dict[str, dict[str, Any]] = {}
+    for path in sorted(configs.glob("*/*.yaml")):
+        if path.parent.name in groups:
+            content = OmegaConf.to_container(OmegaConf.load(path))
+            values[f"{path.parent.name}/{path.stem}"] = {str(k): v for k, v in dict(content).items()}  # type: ignore[arg-type]
+    return values
+
+
+def leaf_paths(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted path of every knob and of every group in a nested mapping.
+
+    >>> list(leaf_paths({"seed": 1, "rule": {"name": "ottt"}}))
+    ['seed', 'rule', 'rule.name']
+    """
+    for key, value in values.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from leaf_paths(value, f"{prefix}{key}.")

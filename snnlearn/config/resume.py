@@ -1,0 +1,155 @@
+"""Find the run that a resume means, and tell what differs between its configuration and the present one."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snnlearn.training.checkpoint import FOLDER, find_checkpoint, load_checkpoint
+from snnlearn.training.errors import CheckpointError
+
+__all__ = [
+    "Difference",
+    "check_same_run",
+    "differences",
+    "find_latest",
+    "only_if_relevant",
+    "read_summary",
+    "run_folder",
+    "stored_config",
+]
+
+log = logging.getLogger(__name__)
+
+# Without these the stored tensors, data order or split would not mean what they did.
+MUST_MATCH = (
+    "seed",
+    "model",
+    "neuron.name",
+    "dataset.name",
+    "dataset.validation",
+    "dataset.limit",
+    "optimizer",
+    "scheduler",
+    "trainer.batch_size",
+    "trainer.max_batches",
+)
+# These do not touch what is learned.
+MAY_DIFFER = (
+    "device",
+    "threads",
+    "logger",
+    "dataset.root",
+    "dataset.cache_dir",
+    "trainer.epochs",
+    "trainer.workers",
+    "trainer.save_every",
+    "trainer.nonfinite",
+    "trainer.resume",
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A knob whose value in the checkpoint is not the present one."""
+
+    path: str
+    stored: Any
+    present: Any
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.stored!r} in the checkpoint, {self.present!r} now"
+
+
+def differences(stored: Mapping[str, Any], present: Mapping[str, Any], prefix: str = "") -> Iterator[Difference]:
+    """Yield every knob that differs between two plain configurations.
+
+    >>> [str(item) for item in differences({"neuron": {"tau": 2.0}}, {"neuron": {"tau": 4.0}})]
+    ['neuron.tau: 2.0 in the checkpoint, 4.0 now']
+    """
+    for key in dict.fromkeys([*stored, *present]):
+        path, before, now = f"{prefix}{key}", stored.get(key, "(absent)"), present.get(key, "(absent)")
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            yield from differences(before, now, f"{path}.")
+        elif before != now:
+            yield Difference(path, before, now)
+
+
+def only_if_relevant(item: Difference) -> bool:
+    """Say whether a difference changes the figures of a finished run."""
+    return item.path == "trainer.epochs" or not _listed(item.path, MAY_DIFFER)
+
+
+def _listed(path: str, entries: tuple[str, ...]) -> bool:
+    return any(path == entry or path.startswith(f"{entry}.") for entry in entries)
+
+
+def check_same_run(stored: Mapping[str, Any], present: Mapping[str, Any]) -> list[Difference]:
+    """Return the differences that only deserve a warning.
+
+    Raises CheckpointError, listing both sides, where weights, optimizer, data order or split would not fit.
+
+    >>> [item.path for item in check_same_run({"rule": {"name": "ottt"}}, {"rule": {"name": "sltt"}})]
+    ['rule.name']
+    """
+    found = [item for item in differences(stored, present) if not _listed(item.path, MAY_DIFFER)]
+    fatal = [item for item in found if _listed(item.path, MUST_MATCH)]
+    if fatal:
+        lines = "\n  ".join(map(str, fatal))
+        raise CheckpointError(
+            f"the checkpoint belongs to another run:\n  {lines}\n"
+            "give these knobs the checkpoint's values, or start a new run without trainer.resume"
+        )
+    if present.get("scheduler", {}).get("name") == "cosine":
+        epochs = [item for item in differences(stored, present) if item.path == "trainer.epochs"]
+        found.extend(epochs)
+    return found
+
+
+def stored_config(checkpoint: Path) -> dict[str, Any]:
+    """Return the plain configuration in a checkpoint. Raises CheckpointError where there is none."""
+    record = load_checkpoint(checkpoint).get("record", {})
+    if not isinstance(record.get("config"), dict):
+        raise CheckpointError(f"{checkpoint} holds no configuration: scripts/train.py did not write it")
+    config: dict[str, Any] = record["config"]
+    return config
+
+
+def run_folder(checkpoint: Path) -> Path:
+    """Return the folder of the run that wrote a checkpoint.
+
+    >>> run_folder(Path("/runs/a/checkpoints/last.pt")).as_posix()
+    '/runs/a'
+    """
+    folder = checkpoint.parent
+    return (folder.parent if folder.name == FOLDER else folder).resolve()
+
+
+def find_latest(outputs: Path, present: Mapping[str, Any]) -> Path | None:
+    """Return the last checkpoint of the newest unfinished run under `outputs` that fits; None where there is none."""
+    found = sorted(outputs.glob(f"*/*/{FOLDER}/last.pt"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found:
+        if is_finished(run_folder(path)):
+            continue
+        try:
+            if not check_same_run(stored_config(path), present):
+                return find_checkpoint(path)
+        except CheckpointError as error:
+            log.debug("not resumed: %s", error)
+    return None
+
+
+def is_finished(folder: Path) -> bool:
+    """Say whether the run in `folder` came to its end."""
+    return read_summary(folder) is not None
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """Return what `summary.json` in `folder` says, or None where there is none."""
+    path = folder / "summary.json"
+    if not path.is_file():
+        return None
+    summary: dict[str, Any] = json.loads(path.read_text())
+    return summary

@@ -1,0 +1,160 @@
+"""One run, from a checked configuration to its summary line."""
+
+import json
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from snnlearn.config.build import build_test, build_trainer
+from snnlearn.config.problem import ConfigError, Problem
+from snnlearn.config.resume import (
+    Difference,
+    check_same_run,
+    differences,
+    only_if_relevant,
+    read_summary,
+    run_folder,
+    stored_config,
+)
+from snnlearn.config.schema import Config
+from snnlearn.config.validate import plain
+from snnlearn.data import EventDataset
+from snnlearn.training import Trainer, find_checkpoint
+from snnlearn.training.checkpoint import FOLDER, write_whole
+from snnlearn.training.metrics import Running
+
+__all__ = ["finished_before", "run", "summary_line"]
+
+log = logging.getLogger(__name__)
+
+
+def run(config: Config, folder: Path, in_sweep: bool = False) -> dict[str, Any]:
+    """Train and test as `config` says, with everything written to `folder`; return the summary.
+
+    A job of a sweep goes on from the checkpoint in its own folder where there is one. Raises ConfigError,
+    CheckpointError, DataError, TrainingError or Interrupted.
+    """
+    checkpoint, notes = _starting_point(config, folder, in_sweep)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))).encode())
+    for difference in notes:
+        log.warning("resumed with another value: %s", difference)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    trainer = build_trainer(config, folder)
+    test = build_test(config)
+    _announce(config, trainer, test.dataset)
+    if checkpoint is not None:
+        _bring_along(run_folder(checkpoint), folder)
+        trainer.resume(checkpoint)
+        log.info("resumed %s at epoch %d, batch %d", checkpoint, trainer.position.epoch, trainer.position.batch)
+    trainer.fit()
+    began = time.monotonic()
+    figures = trainer.test(test)
+    summary = _summary(config, folder, trainer, figures, time.monotonic() - began)
+    write_whole(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    return summary
+
+
+def finished_before(config: Config, folder: Path) -> dict[str, Any] | None:
+    """Return the summary that `folder` already holds for this very configuration, or None for an unfinished one.
+
+    Raises ConfigError where the folder holds a finished run of another configuration.
+    """
+    summary = read_summary(folder)
+    if summary is None:
+        return None
+    stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+    other = [item for item in differences(dict(stored), plain(config)) if only_if_relevant(item)]  # type: ignore[arg-type]
+    if other:
+        text = ", ".join(f"{item.path} {item.stored!r} there and {item.present!r} here" for item in other)
+        raise ConfigError([Problem("hydra.sweep.dir", str(folder), "a folder without another finished job", text)])
+    return summary
+
+
+def _starting_point(config: Config, folder: Path, in_sweep: bool) -> tuple[Path | None, list[Difference]]:
+    """Return the checkpoint to go on from, if any, and the differences to warn of; look before anything is built."""
+    own = folder / FOLDER / "last.pt"
+    if isinstance(config.trainer.resume, Path):
+        checkpoint = find_checkpoint(config.trainer.resume)
+    elif (config.trainer.resume == "auto" or in_sweep) and own.is_file():
+        checkpoint = own
+    else:
+        if own.is_file():
+            hint = f"go on with it by trainer.resume={folder}"
+            raise ConfigError([Problem("hydra.run.dir", str(folder), "a folder without another run", hint)])
+        return None, []
+    return checkpoint, check_same_run(stored_config(checkpoint), plain(config))
+
+
+def _bring_along(source: Path, folder: Path) -> None:
+    """Copy what a resumed run needs from its old folder to a new one."""
+    if source == folder.resolve():
+        return
+    (folder / FOLDER).mkdir(exist_ok=True)
+    for name in (f"{FOLDER}/best.pt", "metrics.jsonl"):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def _announce(config: Config, trainer: Trainer, test: Any) -> None:
+    assert isinstance(test, EventDataset)
+    log.info("%s", trainer.learner.net)
+    log.info("%s", trainer.learner.report)
+    weights = sum(parameter.numel() for parameter in trainer.learner.net.parameters())
+    validation = 0 if trainer.validation is None else trainer.validation.samples
+    log.info(
+        "%s on %s: %d training, %d validation, %d test recordings; %d parameters on %s; seed %d",
+        config.rule.name,
+        config.dataset.name,
+        trainer.train.samples,
+        validation,
+        min(len(test), config.dataset.limit or len(test)),
+        weights,
+        trainer.device,
+        config.seed,
+    )
+
+
+def _summary(config: Config, folder: Path, trainer: Trainer, test: Running, seconds: float) -> dict[str, Any]:
+    figures, place = test.figures(), trainer.position
+    return {
+        "test_accuracy": figures["accuracy"],
+        "test_accuracy_last": figures["accuracy_last"],
+        "test_loss": figures["loss"],
+        "correct": figures["correct"],
+        "samples": figures["samples"],
+        "validation_accuracy": place.best if trainer.validation is not None else None,
+        "best_epoch": place.best_epoch,
+        "epochs": config.trainer.epochs,
+        "seconds": round(place.seconds + seconds, 3),
+        "rule": config.rule.name,
+        "dataset": config.dataset.name,
+        "model": config.model.name,
+        "seed": config.seed,
+        "folder": str(folder),
+    }
+
+
+def summary_line(summary: dict[str, Any]) -> str:
+    """Return the last line of a run.
+
+    >>> summary_line({"test_accuracy": 0.5, "correct": 1, "samples": 2, "rule": "ottt", "dataset": "digits",
+    ...               "epochs": 3, "seconds": 4.2, "folder": "/runs/a"})
+    'test accuracy 50.00 % (1 of 2) | ottt on digits | 3 epochs | 4 s | /runs/a'
+    """
+    accuracy = summary["test_accuracy"]
+    figure = "unknown" if accuracy is None else f"{100 * accuracy:.2f} %"
+    epochs = f"{summary['epochs']} epoch{'' if summary['epochs'] == 1 else 's'}"
+    folder = Path(summary["folder"])
+    if folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
+    return (
+        f"test accuracy {figure} ({summary['correct']} of {summary['samples']}) | "
+        f"{summary['rule']} on {summary['dataset']} | {epochs} | {summary['seconds']:.0f} s | {folder}"
+    )

@@ -1,0 +1,122 @@
+"""Figures of an epoch, weighted by samples, and the file `metrics.jsonl` that keeps them."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snnlearn.engine import SequenceResult
+from snnlearn.training.checkpoint import write_whole
+from snnlearn.training.errors import TrainingError
+
+__all__ = ["MetricLog", "Running"]
+
+
+@dataclass
+class Running:
+    """Sum the results of batches; every mean is over samples, never over batches.
+
+    Rates and trace norms are per block, the gradient norm is a mean over batches.
+
+    >>> running = Running()
+    >>> running.samples, running.figures()["accuracy"]
+    (0, None)
+    """
+
+    samples: int = 0
+    batches: int = 0
+    loss: float = 0.0
+    correct: int = 0
+    correct_last: int = 0
+    gradient_norm: float = 0.0
+    rates: dict[str, float] = field(default_factory=dict)
+    traces: dict[str, float] = field(default_factory=dict)
+    empty: int = 0
+    nonfinite: int = 0
+
+    def add(self, result: SequenceResult) -> None:
+        """Add the result of one batch."""
+        size = result.batch_size
+        self.samples += size
+        self.batches += 1
+        self.loss += result.loss * size
+        self.correct += round((result.accuracy or 0.0) * size)
+        self.correct_last += round((result.accuracy_last or 0.0) * size)
+        self.gradient_norm += result.gradient_norm
+        for sums, values in ((self.rates, result.firing_rates), (self.traces, result.trace_norms)):
+            for name, value in values.items():
+                sums[name] = sums.get(name, 0.0) + float(value) * size
+
+    def figures(self) -> dict[str, Any]:
+        """Return the means, ready for JSON; None where nothing was counted."""
+        count = self.samples
+
+        def mean(total: float) -> float | None:
+            return total / count if count else None
+
+        return {
+            "samples": count,
+            "loss": mean(self.loss),
+            "accuracy": mean(self.correct),
+            "accuracy_last": mean(self.correct_last),
+            "correct": self.correct,
+            "gradient_norm": self.gradient_norm / self.batches if self.batches else None,
+            "firing_rates": {name: mean(total) for name, total in self.rates.items()},
+            "trace_norms": {name: mean(total) for name, total in self.traces.items()},
+            "empty_batches": self.empty,
+            "nonfinite_batches": self.nonfinite,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums as plain data, for a checkpoint in the middle of an epoch.
+
+        >>> Running(**Running(samples=3).state()).samples
+        3
+        """
+        return asdict(self)
+
+
+class MetricLog:
+    """Append one JSON object a line to `path`; numbers that JSON cannot hold become null.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "metrics.jsonl"
+    >>> MetricLog(path).write({"kind": "batch", "step": 1, "loss": float("nan")})
+    >>> path.read_text()
+    '{"kind": "batch", "step": 1, "loss": null}\\n'
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append `line`; raises TrainingError where the disk refuses."""
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(_finite(line)) + "\n")
+        except OSError as error:
+            raise TrainingError(f"could not write {self.path} ({error.strerror or error}); make room") from error
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return every whole line; a last one that was cut off by a crash is left out."""
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text().split("\n")
+        return [json.loads(line) for line in lines[:-1] if line]
+
+    def rewind(self, step: int, epoch: int) -> None:
+        """Drop what was written after a checkpoint at `step` inside `epoch` (both counted from 1)."""
+        kept = [line for line in self.read() if _before(line, step, epoch)]
+        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+
+def _before(line: Mapping[str, Any], step: int, epoch: int) -> bool:
+    return bool(line["step"] <= step and (line["kind"] == "batch" or line["epoch"] < epoch))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
