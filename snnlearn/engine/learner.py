@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snnlearn.engine.losses import LossRun, StepLoss
+from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss
 from snnlearn.engine.sequence import (
     Meter,
     NonFiniteError,
@@ -68,9 +68,9 @@ class OnlineLearner:
         """Learn from one batch of sequences and return its figures.
 
         `x` [T, B, ...], or any iterable of [B, ...], which is streamed; `y` the target of every step, or with
-        `per_step_target` one target per step. State starts afresh unless `keep_state`, which continues a longer
-        sequence. An empty batch changes nothing. Raises NonFiniteError, with weights untouched and state reset,
-        when an input, loss or gradient is not finite.
+        `per_step_target` one target per step, None for a step that teaches nothing. State starts afresh unless
+        `keep_state`, which continues a longer sequence. An empty batch changes nothing. Raises NonFiniteError,
+        with weights untouched and state reset, when an input, loss or gradient is not finite.
         """
         if not keep_state:
             self._run = None
@@ -111,7 +111,7 @@ class OnlineLearner:
             )
         run = self._run_for(None)
         with self._failing_clean():
-            output, loss = self._forward(x_t, y_t, run)
+            output, loss = self._forward(x_t, NO_TARGET if y_t is None else y_t, run)
             if loss is not None:
                 loss.backward()
                 self._pending += 1

@@ -12,6 +12,9 @@ from snnlearn.functional.losses import advance_running_mean, step_loss
 CRITERIA = ("cross_entropy", "mse", "mix")
 READOUTS = ("step", "running_mean")
 
+NO_TARGET = object()
+"""Stands for the target of a step that teaches nothing."""
+
 StepLoss = Callable[[Any, Any], Tensor]
 """Any function of (output of a step, target) that returns a scalar, such as `F.cross_entropy`."""
 
@@ -128,11 +131,11 @@ class LossRun:
             self.loss.extend(steps)
 
     def step(self, output: Any, target: Any) -> Tensor | None:
-        """Return the loss of this step, or None when there is no target or the step does not count."""
+        """Return the loss of this step, or None when it has NO_TARGET or does not count."""
         if isinstance(self.loss, SequenceLoss):
             seen = self.loss.observe(output)
-            return None if target is None or not self.loss.counts else self.loss(seen, target)
-        return None if target is None else self.loss(output, target)
+            return None if target is NO_TARGET or not self.loss.counts else self.loss(seen, target)
+        return None if target is NO_TARGET else self.loss(output, target)
 
     def reset(self, rows: Tensor | None) -> None:
         """Forget the past of the rows where `rows` [B] is true, or of all."""
@@ -143,4 +146,4 @@ class LossRun:
                 self.loss.reset(rows)
 
 
-__all__ = ["CRITERIA", "READOUTS", "LossRun", "SequenceLoss", "StepLoss"]
+__all__ = ["CRITERIA", "NO_TARGET", "READOUTS", "LossRun", "SequenceLoss", "StepLoss"]

@@ -51,6 +51,8 @@ def bptt_gradients(
             step_loss = run.step(net(x_t), target)
             if step_loss is not None:
                 losses.append(step_loss)
+        if not losses:
+            raise ValueError("no step of this sequence has a target that counts, so there is no loss to differentiate")
         mean = torch.stack(losses).mean()
         gradients = torch.autograd.grad(mean, [p for _, p in named], allow_unused=True, materialize_grads=True)
     return {name: gradient for (name, _), gradient in zip(named, gradients, strict=True)}

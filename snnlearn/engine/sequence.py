@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snnlearn.engine.losses import NO_TARGET
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.neuron import Neuron
 
@@ -66,6 +67,8 @@ def sequence_length(x: Any) -> int | None:
 def steps_of(x: Iterable[Tensor], y: Any, per_step_target: bool) -> Iterator[tuple[Tensor, Any]]:
     """Yield (x_t, target of step t): y itself at every step, or its t-th entry with `per_step_target`.
 
+    An entry None means that the step has no target.
+
     `x` tensor [T, B, ...] or any iterable of [B, ...]. Raises ValueError when the lengths differ or T is 0.
 
     >>> [int(target) for _, target in steps_of(torch.zeros(2, 1), torch.tensor([4, 5]), per_step_target=True)]
@@ -85,7 +88,7 @@ def steps_of(x: Iterable[Tensor], y: Any, per_step_target: bool) -> Iterator[tup
                 f"the targets ended after {steps - 1} steps and the input goes on: with per_step_target there is one "
                 f"target per step; pass y of shape [T, B, ...], or per_step_target=False for one label a sequence"
             ) from None
-        yield x_t, target
+        yield x_t, NO_TARGET if target is None else target
     if steps == 0:
         raise ValueError("the sequence has no steps (T = 0): there is nothing to learn or predict; pass T >= 1")
     if targets is not None and next(targets, None) is not None:
