@@ -91,7 +91,7 @@ def _default_folder() -> Path:
 
 
 def _read(path: Path, text: str) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
+    with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     if not arrays.pop(MARKER).all() or str(arrays.pop(OPTIONS)) != text:
         raise ValueError("it was made under other options, or was not finished")

@@ -54,9 +54,9 @@ class Digits(EventDataset):
         DataError: a split of another name; a cache folder that cannot be written.
 
     Example:
-        >>> data = Digits(split="test")                    # doctest: +SKIP
-        >>> frames, label = data[0]                        # doctest: +SKIP
-        >>> tuple(frames.shape)                            # doctest: +SKIP
+        >>> data = Digits(split="test")
+        >>> frames, label = data[0]
+        >>> tuple(frames.shape)
         (20, 2, 34, 34)
     """
 

@@ -236,13 +236,18 @@ def _split_folder(root: Path, split: str) -> Path:
 
 
 def _how_to_get(root: Path) -> str:
-    return (
-        "Nothing is ever downloaded.  Get Train.zip and Test.zip of N-MNIST (Orchard et al., 2015, CC BY-SA 4.0) "
-        "from the authors' page, https://www.garrickorchard.com/datasets/n-mnist (or doi:10.17632/468j46mzdv.1), "
-        f"and unpack them so that\n    {root}/Train/0/*.bin ... {root}/Train/9/*.bin\n    {root}/Test/0/*.bin  ... "
-        f"{root}/Test/9/*.bin\nexist; a part of the files is enough, and tonic's folder NMNIST/Train/... is read as "
-        "well.\nTo train on the embedded digits instead, which need no files:  python scripts/train.py "
-        "dataset=digits"
+    """Say where the files come from, where they go, and what works without them."""
+    return "\n".join(
+        (
+            "Nothing is ever downloaded.  Get Train.zip and Test.zip of N-MNIST (Orchard et al., 2015, CC BY-SA 4.0) "
+            "from",
+            "https://www.garrickorchard.com/datasets/n-mnist or doi:10.17632/468j46mzdv.1, and unpack them, so that "
+            "there is",
+            f"    {root}/Train/0/*.bin  to  {root}/Train/9/*.bin",
+            f"    {root}/Test/0/*.bin   to  {root}/Test/9/*.bin",
+            "Some of the files are enough, and tonic's folder NMNIST/Train/... is read as well.",
+            "To train on the embedded digits instead, which need no files:  python scripts/train.py dataset=digits",
+        )
     )
 
 

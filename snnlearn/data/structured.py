@@ -1,7 +1,7 @@
 """Use any dataset of (structured events, target) pairs, such as one of tonic's, as one of ours."""
 
 from collections.abc import Sequence, Sized
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int32
@@ -12,6 +12,7 @@ from snnlearn.data.errors import DataError
 from snnlearn.data.samples import EventSample, Sensor, flatten_channels, microseconds
 
 
+@runtime_checkable
 class StructuredSource(Sized, Protocol):
     """What is needed of a dataset: a length, and pairs (structured array of events, target) by index."""
 
