@@ -8,16 +8,16 @@ The value of y = W x + b is that of the plain layer. Backward, with d = dL/dy an
 so that no step of the past is needed. The leading dimensions `...` are free: batch, or time and batch.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
+@runtime_checkable
 class TraceSource(Protocol):
     """What backward reads a trace from: a buffer that is advanced in place between forward and backward."""
 
@@ -75,9 +75,9 @@ class LinearEligibility(torch.autograd.Function):
         ctx.bias_dtype = None if bias is None else bias.dtype
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
-        """Return gradients for x, weight and bias."""
+        """Return gradients for x, weight and bias; raise when asked for a graph of them."""
+        _refuse_second_order()
         (weight,) = ctx.saved_tensors
         need_x, need_weight, need_bias, _ = ctx.needs_input_grad
         trace, bias_trace = ctx.source.read(ctx.tick) if need_weight or need_bias else (d, None)
@@ -104,6 +104,15 @@ def bias_gradient(d: Float[Tensor, "*units"], bias_trace: Float[Tensor, "..."] |
     aligned = bias_trace.reshape(bias_trace.shape + (1,) * (d.dim() - 1 - bias_trace.dim()))
     wide = torch.promote_types(d.dtype, bias_trace.dtype)
     return einsum(d.to(wide), aligned.expand(d.shape[:-1]).to(wide), "... o, ... -> o")
+
+
+def _refuse_second_order() -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "create_graph=True reached a layer with an eligibility trace: its weight gradient is read from a trace, "
+            "which has no graph to differentiate again, so second-order gradients would be silently wrong; leave "
+            "create_graph out, or attach BPTT()"
+        )
 
 
 class ConvEligibility(torch.autograd.Function):
@@ -133,9 +142,9 @@ class ConvEligibility(torch.autograd.Function):
         ctx.bias_dtype = None if bias is None else bias.dtype
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
-        """Return gradients for x, weight and bias."""
+        """Return gradients for x, weight and bias; raise when asked for a graph of them."""
+        _refuse_second_order()
         (weight,) = ctx.saved_tensors
         stride, padding, dilation, groups = ctx.geometry
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
@@ -169,7 +178,7 @@ class ConvEligibility(torch.autograd.Function):
 
 def et_linear(
     x: Float[Tensor, "*leading inputs"],
-    et: Float[Tensor, "*leading inputs"] | TraceSource,
+    et: Float[Tensor, "..."] | TraceSource,
     weight: Float[Tensor, "outputs inputs"],
     bias: Float[Tensor, " outputs"] | None = None,
     bias_trace: Float[Tensor, "..."] | None = None,

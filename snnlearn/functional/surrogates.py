@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 
 class Spike(torch.autograd.Function):
@@ -33,7 +32,6 @@ class Spike(torch.autograd.Function):
         ctx.save_for_forward(u)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
         """Return psi(u) * grad_output."""
         (u,) = ctx.saved_tensors
