@@ -36,7 +36,7 @@ def cache_folder(given: str | Path | None = None) -> Path:
     Raises:
         DataError: a folder was given, and it cannot be written.
     """
-    folder = Path(given).expanduser() if given is not None else _default_folder()
+    folder = _default_folder() if given is None else Path(given).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -87,7 +87,7 @@ def cached_arrays(folder: Path, name: str, options: Mapping[str, object], make: 
 
 def _default_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "snnlearn"
+    return (Path(base) if base else Path(os.path.expanduser("~"), ".cache")) / "snnlearn"
 
 
 def _read(path: Path, text: str) -> Arrays:
@@ -106,6 +106,5 @@ def _write(path: Path, text: str, arrays: Arrays) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        Path(temporary).unlink(missing_ok=True)  # renamed by now, unless something went wrong

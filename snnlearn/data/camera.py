@@ -54,6 +54,11 @@ class Camera:
 
     Raises:
         ValueError: a value out of range.
+
+    Example:
+        >>> quiet = Camera(noise_events=0.0)
+        >>> [len(sample) for sample in record(np.zeros((1, 42, 42), np.float32), np.array([7]), quiet, seed=0)]
+        [0]
     """
 
     contrast: float = 0.85

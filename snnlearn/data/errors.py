@@ -2,4 +2,9 @@
 
 
 class DataError(ValueError):
-    """Report a file, folder or recording that cannot be used; the message names it and says what to do."""
+    """Report a file, folder or recording that cannot be used; the message names it and says what to do.
+
+    Example:
+        >>> issubclass(DataError, ValueError)
+        True
+    """
