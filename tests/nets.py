@@ -1,0 +1,93 @@
+"""Small networks whose neurons fire, their input, and the plain loop that learns: shared by the tests."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from snnlearn import LI, LIF, ETBlock, ETLinear, Neuron, reset
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def live_net(
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    hidden: Callable[[], Neuron] = LIF,
+    output: Callable[[], Neuron] = LI,
+    sizes: tuple[int, int, int] = (6, 12, 3),
+) -> nn.Sequential:
+    """Two blocks, "hidden" and "output", with weights large enough to make `live_input` fire them."""
+    inputs, middle, outputs = sizes
+    net = nn.Sequential(
+        OrderedDict(
+            hidden=ETBlock(ETLinear(inputs, middle), hidden()), output=ETBlock(ETLinear(middle, outputs), output())
+        )
+    ).to(device, dtype)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(2.5)
+    return net
+
+
+def live_input(
+    steps: int, batch: int, features: int = 6, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Random spikes [T, B, I], half of them on."""
+    return (torch.rand(steps, batch, features) < 0.5).to(device, dtype)
+
+
+def labels(batch: int, classes: int = 3, device: torch.device | str = "cpu") -> Tensor:
+    """Labels 0, 1, 2, 0, ... [B]."""
+    return torch.arange(batch, device=device) % classes
+
+
+def loop_gradients(net: nn.Module, x: Tensor, y: Tensor, loss: Loss = F.cross_entropy) -> dict[str, Tensor]:
+    """Learn online by the plainest loop there is, from fresh state; return the gradient of the mean loss."""
+    net.zero_grad(set_to_none=True)
+    reset(net)
+    for x_t in x:
+        (loss(net(x_t), y) / len(x)).backward()
+    return gradients(net)
+
+
+def gradients(net: nn.Module) -> dict[str, Tensor]:
+    """Copy the gradients of every parameter that has one."""
+    return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+
+
+def assert_same(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float = 1e-10) -> None:
+    """Compare gradients by name, and refuse to compare zeros."""
+    assert a.keys() == b.keys()
+    assert a
+    for name in a:
+        assert float(a[name].abs().max()) > 1e-6, f"{name}: nothing was learned, so nothing is compared"
+        torch.testing.assert_close(a[name], b[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def furthest(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """Return the largest absolute difference over all parameters: for negative controls."""
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def assert_alive(net: nn.Module, x: Tensor, low: float = 0.02, high: float = 0.9) -> None:
+    """Check that every spiking neuron of `net` fires on `x`, and not always."""
+    neurons = [module for module in net.modules() if isinstance(module, Neuron) and module.spiking]
+    rates: dict[int, list[float]] = {id(neuron): [] for neuron in neurons}
+    handles = [
+        neuron.register_forward_hook(lambda m, _, s: rates[id(m)].append(float(s.detach().mean()))) for neuron in neurons
+    ]
+    reset(net)
+    with torch.no_grad():
+        for x_t in x:
+            net(x_t)
+    for handle in handles:
+        handle.remove()
+    reset(net)
+    assert rates
+    for rate in rates.values():
+        assert low < sum(rate) / len(rate) < high
