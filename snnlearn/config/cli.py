@@ -69,7 +69,11 @@ def _train(configs: Path) -> int:
     register_resolvers()
     task = _Task(command)
     hydra.main(version_base="1.3", config_path=str(configs), config_name="train")(task.__call__)()
-    return task.code
+    if task.table is not None and task.table.failed:
+        names = "\n  ".join(task.table.failed)
+        print(f"{len(task.table.failed)} failed, see {task.table.path}:\n  {names}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def check(configs: Path, args: argparse.Namespace) -> Command:
@@ -124,12 +128,11 @@ def _help(configs: Path) -> str:
 
 
 class _Task:
-    """What Hydra calls for a run, and for every job of a sweep; `code` is the exit code so far."""
+    """What Hydra calls for a run, and for every job of a sweep; `table` is the sweep's, once it has begun."""
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self.table: SweepTable | None = None
-        self.code = 0
 
     def __call__(self, cfg: DictConfig) -> float | None:
         context = HydraConfig.get()
@@ -151,8 +154,9 @@ class _Task:
         summary = None
         try:
             with Job(self.table, folder.name, list(context.overrides.task)) as job:
+                job.row["seed"] = OmegaConf.select(cfg, "seed")
+                job.row |= {group: OmegaConf.select(cfg, f"{group}.name") for group in ("dataset", "model", "rule")}
                 config = load(cfg, cwd)
-                job.row |= {"seed": config.seed, "rule": config.rule.name, "dataset": config.dataset.name}
                 summary = finished_before(config, folder)
                 if summary is not None:
                     log.info("job %s is finished already; delete its folder to run it again", folder.name)
@@ -164,7 +168,6 @@ class _Task:
             same = f"-m {' '.join(self.command.overrides)} hydra.sweep.dir={self.table.path.parent}"
             log.error("%s%s", error, _hint(error, same))
             raise SystemExit(130) from error
-        self.code = 1 if self.table.failed else 0
         return None if summary is None else float(summary["test_accuracy"] or 0.0)
 
 

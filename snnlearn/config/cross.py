@@ -1,60 +1,67 @@
-"""Checks that need more than one knob."""
+"""Checks that need more than one knob; each looks only at knobs that are legal alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
 from snnlearn.config.problem import Problem
-from snnlearn.config.schema import BPTTConfig, Config, SGDConfig
-from snnlearn.config.schema_network import ConvolutionalConfig, LIFConfig
 
 __all__ = ["cross_checks"]
 
+Values = Mapping[str, Any]  # every legal value by its dotted path
 
-def cross_checks(config: Config) -> Iterator[Problem]:
-    """Yield every problem between knobs that are each legal alone."""
-    yield from _steps(config)
-    yield from _time_constants(config)
-    yield from _network(config)
-    if isinstance(config.rule, BPTTConfig) and config.trainer.update != "sequence":
-        yield Problem("trainer.update", str(config.trainer.update), "sequence while rule is bptt, which needs the end")
-    optimizer = config.optimizer
-    if isinstance(optimizer, SGDConfig) and optimizer.nesterov and optimizer.momentum == 0:
+
+def cross_checks(values: Values) -> Iterator[Problem]:
+    """Yield every problem between knobs; `values` has the legal ones by dotted path, the others are left out.
+
+    >>> [str(problem) for problem in cross_checks({"neuron.tau": 0.5, "neuron.dt": None})][0][:53]
+    'neuron.tau: got 0.5; legal: a number > 1 (steps) whil'
+    """
+    yield from _steps(values)
+    yield from _time_constants(values)
+    yield from _convolutions(values)
+    update = values.get("trainer.update", "sequence")
+    if values.get("rule.name") == "bptt" and update != "sequence":
+        yield Problem("trainer.update", str(update), "sequence while rule is bptt, which needs the end")
+    if values.get("optimizer.nesterov") and values.get("optimizer.momentum") == 0:
         yield Problem("optimizer.nesterov", "true", "false while optimizer.momentum is 0")
-    if config.device == "cuda" and not torch.cuda.is_available():
+    if values.get("device") == "cuda" and not torch.cuda.is_available():
         yield Problem("device", "'cuda'", "cpu or auto: this machine has no usable GPU")
 
 
-def _steps(config: Config) -> Iterator[Problem]:
-    dataset = config.dataset
-    if dataset.by == "number" and dataset.steps is None:
-        yield Problem("dataset.steps", "null", "a whole number >= 1 while dataset.by is number")
-    if dataset.steps is None:
+def _steps(values: Values) -> Iterator[Problem]:
+    if "dataset.steps" not in values:
         return
-    for path, wanted in (("loss.last_steps", config.loss.last_steps), ("trainer.update", config.trainer.update)):
-        if isinstance(wanted, int) and wanted > dataset.steps:
-            yield Problem(path, str(wanted), f"at most dataset.steps, which is {dataset.steps}")
+    steps = values["dataset.steps"]
+    if steps is None:
+        if values.get("dataset.by") == "number":
+            yield Problem("dataset.steps", "null", "a whole number >= 1 while dataset.by is number")
+        return
+    for path in ("loss.last_steps", "trainer.update"):
+        wanted = values.get(path)
+        if isinstance(wanted, int) and wanted > steps:
+            yield Problem(path, str(wanted), f"at most dataset.steps, which is {steps}")
 
 
-def _time_constants(config: Config) -> Iterator[Problem]:
-    neuron = config.neuron
-    if not isinstance(neuron, LIFConfig) or neuron.dt is not None:
+def _time_constants(values: Values) -> Iterator[Problem]:
+    if values.get("neuron.dt", 0.0) is not None:  # given, or not legal itself
         return
     for name in ("tau", "tau_synapse", "tau_adaptation"):
-        tau = getattr(neuron, name, None)
+        tau = values.get(f"neuron.{name}")
         if tau is not None and tau <= 1:
             hint = "decay is 1 - 1/tau; give neuron.dt where tau is meant in seconds"
             yield Problem(f"neuron.{name}", f"{tau:g}", "a number > 1 (steps) while neuron.dt is null", hint)
 
 
-def _network(config: Config) -> Iterator[Problem]:
-    model = config.model
-    if not isinstance(model, ConvolutionalConfig):
+def _convolutions(values: Values) -> Iterator[Problem]:
+    kernel, channels, pool = (values.get(f"model.{name}") for name in ("kernel_size", "channels", "pool"))
+    if kernel is not None and any(side % 2 == 0 for side in kernel):
+        yield Problem("model.kernel_size", str(list(kernel)), "odd numbers only, so that padding keeps the size")
+    sensor = values.get("dataset.sensor")
+    if channels is None or pool is None or sensor is None:
         return
-    even = [side for side in model.kernel_size if side % 2 == 0]
-    if even:
-        yield Problem("model.kernel_size", str(list(model.kernel_size)), "odd numbers only")
-    side = min(config.dataset.sensor[1:])
-    if side // model.pool ** len(model.channels) < 1:
-        allowed = f"pooling that leaves at least one of {side} pixels after {len(model.channels)} layers"
-        yield Problem("model.pool", str(model.pool), allowed)
+    side = min(sensor[1:])
+    if side // pool ** len(channels) < 1:
+        allowed = f"pooling that leaves at least one of {side} pixels after {len(channels)} layers"
+        yield Problem("model.pool", str(pool), allowed)

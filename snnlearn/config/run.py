@@ -104,8 +104,8 @@ def _bring_along(source: Path, folder: Path) -> None:
 
 def _announce(config: Config, trainer: Trainer, test: Any) -> None:
     assert isinstance(test, EventDataset)
-    log.info("%s", trainer.learner.net)
-    log.info("%s", trainer.learner.report)
+    log.debug("%s", trainer.learner.net)
+    log.info("how each parameter learns:\n%s", trainer.learner.report)
     weights = sum(parameter.numel() for parameter in trainer.learner.net.parameters())
     validation = 0 if trainer.validation is None else trainer.validation.samples
     log.info(

@@ -154,7 +154,7 @@ class TrainerConfig:
     max_batches: int | None = knob("stop every epoch after so many batches; null: never", at_least=1)
     save_every: int | None = knob("save a checkpoint every so many batches too; null: once an epoch", at_least=1)
     nonfinite: Literal["stop", "skip"] = knob("what to do with a batch whose loss is NaN or infinite")
-    resume: Literal["auto"] | Path | None = knob(
+    resume: Literal["auto"] | Path | None = knob(  # noqa: RUF009
         "go on from this run folder or checkpoint; auto: from the latest unfinished run that fits, if there is one"
     )
 

@@ -34,7 +34,9 @@ class DigitsConfig(_Recordings):
     """Real handwritten digits seen by a simulated event camera."""
 
     name: Literal["digits"] = knob("scikit-learn's handwritten digits, seen by a simulated event camera")
-    cache_dir: Path | None = knob("folder that keeps the simulated recordings; null: the cache folder of the user")
+    cache_dir: Path | None = knob(  # noqa: RUF009
+        "folder that keeps the simulated recordings; null: the cache folder of the user"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class NMNISTConfig(_Recordings):
     """The real N-MNIST recordings."""
 
     name: Literal["nmnist"] = knob("the real N-MNIST recordings, from files on disk")
-    root: Path = knob("folder that holds Train/0 ... Test/9")
+    root: Path = knob("folder that holds Train/0 ... Test/9")  # noqa: RUF009
 
 
 DatasetConfig = DigitsConfig | NMNISTConfig

@@ -78,56 +78,71 @@ def plain(config: Any) -> Any:
 
 def _examine(cfg: DictConfig | Mapping[str, Any], base: Path | None) -> tuple[Config | None, list[Problem]]:
     try:
-        values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
+        values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
     except OmegaConfBaseException as error:
         return None, [Problem("${...}", str(error).splitlines()[0], "an interpolation that resolves")]
-    problems: list[Problem] = []
-    built = _build(Config, values, "", base or Path.cwd(), problems)
-    if not problems:
-        problems.extend(cross_checks(built))
-    return (None if problems else built), problems
+    check = _Check(base or Path.cwd())
+    built = check.build(Config, values, "")
+    check.problems.extend(cross_checks(check.values))
+    return (None if check.problems else built), check.problems
 
 
-def _build(kind: type, values: Any, prefix: str, base: Path, problems: list[Problem]) -> Any:
-    """Fill `kind` from `values`, noting every problem; the result is of use only where there was none."""
-    declared = {name: (hint, knob) for name, hint, knob in fields(kind)}
-    known = [prefix + name for name in declared]
-    for key in values:
-        if key not in declared:
-            path = f"{prefix}{key}"
-            problems.append(Problem(path, repr(values[key]), "no such key here", nearest(path, known)))
-    filled = {}
-    for name, (hint, knob) in declared.items():
-        path = prefix + name
-        if knob is None:
-            filled[name] = _group(hint, values.get(name), path, base, problems)
-        elif name not in values or values[name] == "???":
-            problems.append(Problem(path, "nothing", legal(hint, knob)))
-        else:
-            try:
-                filled[name] = convert(values[name], hint, knob, base)
-            except IllegalValue:
-                problems.append(_illegal(path, values[name], hint, knob))
-    return None if problems else kind(**filled)
+class _Check:
+    """Turn plain values into schema classes, noting every problem and every legal value by its dotted path."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.problems: list[Problem] = []
+        self.values: dict[str, Any] = {}
+
+    def build(self, kind: type, values: Mapping[Any, Any], prefix: str) -> Any:
+        """Fill `kind`; the result is None where anything so far was wrong."""
+        declared = {name: (hint, knob) for name, hint, knob in fields(kind)}
+        known = [prefix + name for name in declared]
+        for key in values:
+            if key not in declared:
+                got, path = f"{values[key]!r}, but there is no such knob", f"{prefix}{key}"
+                self.problems.append(Problem(path, got, ", ".join(known), nearest(path, known)))
+        filled = {}
+        for name, (hint, knob) in declared.items():
+            if knob is None:
+                filled[name] = self.group(hint, values.get(name), prefix + name)
+            else:
+                filled[name] = self.value(hint, knob, values.get(name, "???"), prefix + name)
+        return None if self.problems else kind(**filled)
+
+    def value(self, hint: Any, knob: Knob, value: Any, path: str) -> Any:
+        """Convert one value."""
+        if value == "???":
+            self.problems.append(Problem(path, "nothing", legal(hint, knob)))
+            return None
+        try:
+            self.values[path] = convert(value, hint, knob, self.base)
+        except IllegalValue:
+            self.problems.append(_illegal(path, value, hint, knob))
+            return None
+        return self.values[path]
+
+    def group(self, hint: Any, values: Any, path: str) -> Any:
+        """Fill the class of a group that its `name` chooses."""
+        named = choices(hint)
+        single = "" in named
+        if not isinstance(values, Mapping):
+            got = "null" if values is None else repr(values)
+            allowed = f"a choice, written {path}=NAME" if single else f"one of: {', '.join(named)}"
+            self.problems.append(Problem(path, got, allowed, nearest(values, named) if isinstance(values, str) else ""))
+            return None
+        name = "" if single else values.get("name")
+        if name not in named:
+            meant = nearest(name, named) if isinstance(name, str) else ""
+            self.problems.append(Problem(f"{path}.name", repr(name), f"one of: {', '.join(named)}", meant))
+            return None
+        if path == "dataset":
+            self.values["dataset.sensor"] = getattr(named[name], "sensor", None)
+        return self.build(named[name], values, f"{path}.")
 
 
 def _illegal(path: str, value: Any, hint: Any, knob: Knob) -> Problem:
     names = [name for part in (hint, *get_args(hint)) for name in get_args(part) if isinstance(name, str)]
     meant = nearest(value, names) if isinstance(value, str) else ""
     return Problem(path, repr(value), legal(hint, knob), meant)
-
-
-def _group(hint: Any, values: Any, path: str, base: Path, problems: list[Problem]) -> Any:
-    named = choices(hint)
-    if not isinstance(values, Mapping):
-        got = "null" if values is None else repr(values)
-        allowed = f"one of: {', '.join(named)}" if "" not in named else "a choice of this group"
-        wrong = nearest(values, named) if isinstance(values, str) else ""
-        problems.append(Problem(path, got, f"{allowed} (write {path}=NAME)", wrong))
-        return None
-    name = "" if "" in named else values.get("name")
-    if name not in named:
-        meant = nearest(name, named) if isinstance(name, str) else ""
-        problems.append(Problem(f"{path}.name", repr(name), f"one of: {', '.join(named)}", meant))
-        return None
-    return _build(named[name], values, f"{path}.", base, problems)

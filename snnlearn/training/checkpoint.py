@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._weights_only_unpickler import UnpicklingError
+from torch._weights_only_unpickler import UnpicklingError  # type: ignore[attr-defined]
 
 from snnlearn.training.errors import CheckpointError, TrainingError
 

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from types import TracebackType
 from typing import Any, Literal, Protocol
 
 __all__ = ["BarProgress", "LineProgress", "Progress", "ProgressKind", "duration", "make_progress"]
@@ -62,9 +61,7 @@ class LineProgress:
         self._began = time.monotonic()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         sys.stderr.flush()
 
     def batch(self, done: int, text: str) -> None:
@@ -101,9 +98,7 @@ class BarProgress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def batch(self, done: int, text: str) -> None:

@@ -214,8 +214,9 @@ class Trainer:
             return
         self.save(self.last)
         raise TrainingError(
-            f"{where}: {error}. No weight was changed by what is not finite, and {self.last} holds the state before it; "
-            "lower the learning rate or look at that batch, or leave such batches out with trainer.nonfinite=skip"
+            f"{where}: {error}. No weight was changed by what is not finite, and {self.last} holds the state "
+            "before it; lower the learning rate or look at that batch, or leave such batches out with "
+            "trainer.nonfinite=skip"
         ) from error
 
     def _nonfinite_evaluation(self, running: Running, error: NonFiniteError) -> None:
