@@ -9,6 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 __all__ = ["IllegalValue", "Knob", "convert", "knob", "legal"]
 
+Number = int | float
+
 
 class IllegalValue(ValueError):
     """Raised when a value is outside what a knob allows."""
@@ -24,17 +26,17 @@ class Knob:
 
     help: str
     unit: str = ""
-    at_least: float | None = None
-    above: float | None = None
-    at_most: float | None = None
-    below: float | None = None
+    at_least: Number | None = None
+    above: Number | None = None
+    at_most: Number | None = None
+    below: Number | None = None
 
     def range(self) -> str:
         """Write the range in words, such as `> 1, <= 5`; empty where any number will do."""
         bounds = ((">=", self.at_least), (">", self.above), ("<=", self.at_most), ("<", self.below))
         return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
-    def admits(self, number: float) -> bool:
+    def admits(self, number: Number) -> bool:
         """Say whether `number` is finite and inside the range."""
         return (
             math.isfinite(number)
@@ -49,10 +51,10 @@ def knob(
     help: str,
     *,
     unit: str = "",
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
+    at_least: Number | None = None,
+    above: Number | None = None,
+    at_most: Number | None = None,
+    below: Number | None = None,
 ) -> Any:
     """Declare a knob as a dataclass field; its value comes from the YAML files, never from here.
 

@@ -53,7 +53,7 @@ class Running:
         """Return the means, ready for JSON; None where nothing was counted."""
         count = self.samples
 
-        def mean(total: float) -> float | None:
+        def mean(total: int | float) -> float | None:
             return total / count if count else None
 
         return {

@@ -2,13 +2,14 @@
 
 import sys
 import time
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 __all__ = ["BarProgress", "LineProgress", "Progress", "ProgressKind", "duration", "make_progress"]
 
 ProgressKind = Literal["auto", "bar", "lines"]
 
 
+@runtime_checkable
 class Progress(Protocol):
     """What the trainer tells of its progress; use it as a context manager."""
 

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,8 +253,7 @@ class Trainer:
         self.metrics.write({**line, "train": train, "validation": measured, "seconds": round(place.seconds, 3)})
         board.scalars(_curves(train, measured, lr), place.step)
         self._watch.look({k: v for k, v in train["firing_rates"].items() if v is not None}, place.epoch)
-        if self.scheduler is not None:
-            self.scheduler.step()
+        self._step_scheduler()
         improved = score is not None and score > place.best
         if improved or place.best_epoch == 0:
             place.best, place.best_epoch = (-1.0 if score is None else score), place.epoch
@@ -261,6 +261,13 @@ class Trainer:
         place.epoch, place.batch, self._running = place.epoch + 1, 0, Running()
         self.save(*([self.best] if is_best else []), self.last)
         progress.line(place.step, _epoch_text(finished, self.options.epochs, train, measured))
+
+    def _step_scheduler(self) -> None:
+        if self.scheduler is None:
+            return
+        with warnings.catch_warnings():  # after a resume the optimizer's steps may all lie in the earlier process
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            self.scheduler.step()
 
     def _interrupt(self) -> None:
         place = self.position
