@@ -4,13 +4,16 @@ Such state is neither parameter nor buffer: it never enters a `state_dict`, no D
 its shape follows the input. It moves with the module, copies with it, and is stashed and put back whole.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
+
+_probes = itertools.count(1)
 
 
 class StateShapeError(ValueError):
@@ -62,6 +65,14 @@ class Stateful(nn.Module):
             setattr(self, name, self._map(value, fn) if keeps_values else None)
         return self
 
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Refuse torch.jit.script, which cannot follow state that appears with the first input."""
+        raise RuntimeError(
+            f"torch.jit.script got a {type(self).__name__}, whose state appears with the first input and has no "
+            f"place in a script; run the network eagerly or under torch.compile, or export a module whose "
+            f"forward calls neuron.step(y, state), where the state is an explicit input and output"
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         """Return attributes for copies and pickles: state without its graph, which no copy could follow."""
         attributes = dict(self.__dict__)
@@ -71,8 +82,12 @@ class Stateful(nn.Module):
 
 
 def _keeps_values(fn: Callable[..., Any]) -> bool:
-    """Tell a move or a cast from `to_empty`, which leaves memory uninitialised and must drop state."""
-    probe = torch.tensor([0.5, 2.0, 1.0 + 2.0 ** -torch.randint(1, 8, ()).item()])
+    """Tell a move or a cast from `to_empty`, which leaves memory uninitialised and must drop state.
+
+    Each probe spells another number in bits, so that stale memory cannot hold the values expected of it.
+    """
+    serial = next(_probes)
+    probe = torch.tensor([float(serial >> bit & 1) for bit in range(64)])
     moved = fn(probe)
     return not moved.is_meta and torch.equal(moved.float().cpu(), probe)
 
