@@ -19,7 +19,7 @@ class TimeConstantDropout(Stateful):
     tensor([[0., 0., 0.]])
     """
 
-    transient = ("mask",)
+    transient = ("mask", "redraw")
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
