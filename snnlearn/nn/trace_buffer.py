@@ -16,7 +16,7 @@ from torch import Tensor
 
 from snnlearn.functional.dynamics import LeakTransition
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
-from snnlearn.nn.state import Stateful, StateShapeError, zero_rows
+from snnlearn.nn.state import Stateful, StateShapeError
 
 NO_TRACE = -1
 """The tick of a forward in eval(): no trace was kept, so backward must not ask for one."""
@@ -116,11 +116,12 @@ class TraceBuffer(Stateful):
     def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
         """Forget the trace, or the rows where `rows` [B] is true; a backward still pending then raises."""
         self.tick += 1
-        if rows is None:
-            self.values = self.bias_values = self.skipped = None
-        elif self.values is not None and self.bias_values is not None:
-            self.values = zero_rows(self.values.transpose(0, 1), rows).transpose(0, 1)
-            self.bias_values = zero_rows(self.bias_values.transpose(0, 1), rows).transpose(0, 1)
+        super().reset(rows)
+
+    @staticmethod
+    def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+        """Change each of the K traces [B, ...] on its own: rows and memory formats count from the batch."""
+        return torch.stack([change(trace) for trace in value]) if isinstance(value, Tensor) else value
 
     def norm(self) -> float:
         """Return the Euclidean norm of the trace that meets the learning signal; 0.0 before the first step.
