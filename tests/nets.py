@@ -78,9 +78,11 @@ def assert_alive(net: nn.Module, x: Tensor, low: float = 0.02, high: float = 0.9
     """Check that every spiking neuron of `net` fires on `x`, and not always."""
     neurons = [module for module in net.modules() if isinstance(module, Neuron) and module.spiking]
     rates: dict[int, list[float]] = {id(neuron): [] for neuron in neurons}
-    handles = [
-        neuron.register_forward_hook(lambda m, _, s: rates[id(m)].append(float(s.detach().mean()))) for neuron in neurons
-    ]
+
+    def note(neuron: nn.Module, _: object, spikes: Tensor) -> None:
+        rates[id(neuron)].append(float(spikes.detach().mean()))
+
+    handles = [neuron.register_forward_hook(note) for neuron in neurons]
     reset(net)
     with torch.no_grad():
         for x_t in x:

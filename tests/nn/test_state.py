@@ -1,0 +1,564 @@
+"""The life of transient state: born with the input's shape, moved and copied with its module, never saved."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+
+import jaxtyping
+import pytest
+import torch
+from nets import assert_alive, assert_same, furthest, gradients, labels, live_input, live_net, loop_gradients
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from snnlearn import (
+    ALIF,
+    BPTT,
+    IF,
+    LI,
+    LIF,
+    OTTT,
+    SLTT,
+    CubaLIF,
+    ETBlock,
+    ETConv2d,
+    ETLinear,
+    LearningRule,
+    Neuron,
+    Readout,
+    StateShapeError,
+    TimeConstantDropout,
+    attach,
+    reset,
+)
+from snnlearn.functional import ArcTan, flush_threshold, lif_step
+from snnlearn.nn import Stateful, stashed_state, stateful_modules
+
+ONLINE = pytest.mark.parametrize("rule", [OTTT(), SLTT()], ids=lambda rule: rule.name)
+NEURONS: list[Callable[[], Neuron]] = [IF, LIF, CubaLIF, ALIF, LI]
+
+
+def everything(device: torch.device | str = "cpu") -> nn.Sequential:
+    """One of each module that carries state."""
+    return nn.Sequential(
+        TimeConstantDropout(0.2),
+        ETBlock(ETConv2d(2, 4, 3, padding=1), LIF(decay=torch.full((4, 1, 1), 0.5))),
+        nn.Flatten(),
+        ETBlock(ETLinear(4 * 6 * 5, 8), CubaLIF()),
+        ETBlock(ETLinear(8, 8), ALIF()),
+        ETBlock(ETLinear(8, 8), IF()),
+        ETBlock(ETLinear(8, 3), LI()),
+        Readout(nn.Linear(3, 3)),
+    ).to(device)
+
+
+def maps(batch: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    return (torch.rand(batch, 2, 6, 5) < 0.5).to(device, dtype)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Switch the run-time shape checks off: users have none, and long runs need none."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def state_tensors(net: nn.Module) -> list[Tensor]:
+    """Every tensor reachable from the transient state."""
+    found: list[Tensor] = []
+    for module in stateful_modules(net):
+        for value in module.stash().values():
+            found += [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Tensor)]
+    return found
+
+
+# S01: the batch size changes.
+
+
+@ONLINE
+def test_every_sequence_has_its_own_batch_size(rule: LearningRule, device: torch.device) -> None:
+    """10 samples as 4, 4, 2; then 3; then 1 after 4: each as a fresh network would have it."""
+    net = live_net(device)
+    fresh = copy.deepcopy(net)
+    attach(net, rule)
+    x, y = live_input(5, 10, device=device), labels(10, device=device)
+    assert_alive(net, x)
+    for rows in (slice(0, 4), slice(4, 8), slice(8, 10), slice(0, 3), slice(0, 4), slice(9, 10)):
+        found = loop_gradients(net, x[:, rows], y[rows])
+        alone = copy.deepcopy(fresh)
+        attach(alone, rule)
+        assert_same(found, loop_gradients(alone, x[:, rows], y[rows]), 1e-14)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4), (4, 2), (2, 4)])
+@ONLINE
+def test_another_batch_size_in_mid_sequence_raises(
+    before: int, after: int, rule: LearningRule, device: torch.device
+) -> None:
+    """1 row would broadcast over 4, or take their state."""
+    net = live_net(device)
+    attach(net, rule)
+    net(live_input(1, before, device=device)[0]).sum().backward()
+    with pytest.raises(StateShapeError, match=rf"LIF.*\[{after}, 12\].*\[{before}, 12\].*reset\(net\)"):
+        net(live_input(1, after, device=device)[0])
+    reset(net)
+    assert net(live_input(1, after, device=device)[0]).shape == (after, 3)
+
+
+def test_another_shape_reaching_the_trace_raises() -> None:
+    """A map of another size may give the neuron the same shape: the trace still notices."""
+    block = ETBlock(ETConv2d(1, 1, 2, stride=2), LIF())
+    attach(block, OTTT())
+    block(torch.zeros(1, 1, 4, 4)).sum().backward()
+    with pytest.raises(StateShapeError, match=r"the block: .*\[1, 1, 5, 5\].*\[1, 1, 4, 4\].*reset\(net\)"):
+        block(torch.zeros(1, 1, 5, 5))
+
+
+def test_dropout_notices_another_batch_size() -> None:
+    dropout = TimeConstantDropout(0.5)
+    dropout(torch.ones(4, 3))
+    with pytest.raises(StateShapeError, match=r"\[1, 3\].*\[4, 3\].*reset\(net\)"):
+        dropout(torch.ones(1, 3))
+
+
+# S05: before the first forward.
+
+
+@pytest.mark.parametrize("rule", [None, OTTT(), SLTT(), BPTT()], ids=lambda rule: rule.name if rule else "none")
+def test_every_call_is_legal_on_an_untouched_net(rule: LearningRule | None) -> None:
+    net = everything()
+    if rule is not None:
+        attach(net, rule)
+    reset(net)
+    reset(net, torch.tensor([True, False]))
+    net.to("cpu").double().float()
+    keys = net.state_dict().keys()
+    twin = pickle.loads(pickle.dumps(copy.deepcopy(net)))  # noqa: S301
+    net.train().eval().train()
+    net.zero_grad()
+    with stashed_state(net):
+        net(maps(2))
+    assert state_tensors(net) == []
+    for each in (net, twin):
+        each(maps(3)).sum().backward()
+        assert each.state_dict().keys() == keys
+        assert state_tensors(each)
+
+
+# S06: moved or cast after state exists.
+
+MOVES: dict[str, tuple[Callable[[nn.Module], object], torch.dtype]] = {
+    "double": (lambda net: net.double(), torch.float64),
+    "half": (lambda net: net.half(), torch.float16),
+    "bfloat16": (lambda net: net.bfloat16(), torch.bfloat16),
+    "there and back": (lambda net: net.double().cpu().float(), torch.float32),
+    "channels_last": (lambda net: net.to(memory_format=torch.channels_last), torch.float32),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("with_reset", [True, False])
+def test_state_moves_and_casts_with_its_module(move: str, with_reset: bool, device: torch.device) -> None:
+    act, dtype = MOVES[move]
+    net = everything(device)
+    attach(net, OTTT())
+    net(maps(2, device)).sum().backward()
+    before = [value.detach().clone() for value in state_tensors(net)]
+    assert len(before) == 18  # a mask, five pairs of traces (two deep for CubaLIF), seven hidden values
+    net.zero_grad()
+    act(net)
+    net.to(device)
+    after = state_tensors(net)
+    for old, new in zip(before, after, strict=True):
+        assert new.dtype == dtype
+        assert new.device.type == device.type
+        torch.testing.assert_close(new.float(), old, rtol=1e-2, atol=1e-4)
+    if with_reset:
+        reset(net)
+    output = net(maps(2, device, dtype))
+    output.sum().backward()
+    assert output.dtype == dtype
+    tensors = [*state_tensors(net), *net.parameters(), *net.buffers(), *gradients(net).values()]
+    assert all(t.dtype == dtype and t.device.type == device.type for t in tensors)
+
+
+@pytest.mark.parametrize("target", ["meta", "cpu"])
+def test_to_empty_drops_state_since_its_memory_is_uninitialised(target: str) -> None:
+    net = everything()
+    attach(net, OTTT())
+    for _ in range(20):  # stale memory may hold the right bytes by chance
+        reset(net)
+        with torch.no_grad():
+            net(maps(2))
+        net.to_empty(device=target)
+        assert state_tensors(net) == []
+        net.to_empty(device="cpu")
+        for parameter in net.parameters():
+            nn.init.zeros_(parameter)
+        for buffer in net.buffers():
+            buffer.fill_(0.5)
+
+
+def test_moving_a_net_draws_no_random_number() -> None:
+    net = everything()
+    net(maps(2))
+    before = torch.get_rng_state()
+    net.to("cpu").double()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_shared_memory_keeps_the_state() -> None:
+    net = live_net()
+    net(live_input(1, 2)[0])
+    before = [t.clone() for t in state_tensors(net)]
+    net.share_memory()
+    assert all(torch.equal(a, b) for a, b in zip(before, state_tensors(net), strict=True))
+    assert before
+
+
+# S08: copies (traces in mid-sequence are in test_clock.py).
+
+
+@pytest.mark.parametrize("rule", [OTTT(), SLTT(), BPTT()], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("after_backward", [True, False])
+def test_copies_after_a_forward_share_nothing(rule: LearningRule, after_backward: bool, device: torch.device) -> None:
+    net = everything(device)
+    net[6].connection.weight = nn.Parameter(net[4].connection.weight[:3].detach().clone())
+    net[5].connection.weight = net[4].connection.weight
+    attach(net, rule)
+    output = net(maps(2, device))
+    if after_backward:
+        output.sum().backward()
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):  # noqa: S301
+        assert twin[5].connection.weight is twin[4].connection.weight
+        ours, theirs = state_tensors(net), state_tensors(twin)
+        assert len(ours) == len(theirs) > 0
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a, b)
+            assert a.data_ptr() != b.data_ptr()
+            assert b.grad_fn is None
+        before = [value.detach().clone() for value in ours]
+        twin(maps(2, device))
+        reset(twin)
+        assert all(torch.equal(a, b) for a, b in zip(before, state_tensors(net), strict=True))
+
+
+def test_moving_average_copy() -> None:
+    """torch's own EMA deep-copies the model, in mid-sequence too."""
+    net = live_net()
+    attach(net, OTTT())
+    net(live_input(1, 2)[0]).sum().backward()
+    averaged = torch.optim.swa_utils.AveragedModel(net)
+    averaged.update_parameters(net)
+    assert averaged(live_input(1, 2)[0]).shape == (2, 3)
+
+
+# S09, X05: state is neither parameter nor buffer.
+
+
+def test_strict_load_between_batch_sizes(device: torch.device) -> None:
+    used, fresh = everything(device), everything(device)
+    attach(used, OTTT())
+    keys = set(fresh.state_dict())
+    shapes = {name: value.shape for name, value in used.state_dict().items()}
+    for _ in range(3):
+        used(maps(8, device)).sum().backward()
+    assert set(used.state_dict()) == keys
+    assert {name: value.shape for name, value in used.state_dict().items()} == shapes
+    fresh.load_state_dict(used.state_dict(), strict=True)
+    fresh.eval()
+    used.eval()
+    reset(used)
+    x = maps(3, device)
+    assert torch.equal(fresh(x), used(x))
+
+
+def test_nothing_of_the_state_is_broadcast_by_ddp() -> None:
+    """X05: DDP broadcasts buffers at every forward; ranks may have other batch sizes."""
+    net = everything()
+    attach(net, OTTT())
+    net(maps(4)).sum().backward()
+    assert [name for name, _ in net.named_buffers()] == ["1.neuron.decay"]
+    assert len(list(net.named_parameters())) == len(list(everything().named_parameters()))
+
+
+# S13: state carried on purpose.
+
+
+@ONLINE
+def test_one_recording_in_two_parts_equals_one_run(rule: LearningRule, device: torch.device) -> None:
+    """8 steps as 8, and as 4 + 4 without a reset between: outputs, traces and the summed gradient."""
+    x, y = live_input(8, 3, device=device), labels(3, device=device)
+    whole = live_net(device)
+    parts = copy.deepcopy(whole)
+    outputs: dict[str, list[Tensor]] = {}
+    for name, net, chunks in (("whole", whole, [x]), ("parts", parts, [x[:4], x[4:]])):
+        attach(net, rule)
+        outputs[name] = []
+        for chunk in chunks:
+            for x_t in chunk:
+                output = net(x_t)
+                F.cross_entropy(output, y).backward()
+                outputs[name].append(output.detach())
+    assert torch.equal(torch.stack(outputs["whole"]), torch.stack(outputs["parts"]))
+    assert_same(gradients(parts), gradients(whole), 1e-14)
+    for a, b in zip(state_tensors(whole), state_tensors(parts), strict=True):
+        assert torch.equal(a, b)
+    reset(parts)
+    parts.zero_grad()
+    for chunk in (x[:4], x[4:]):
+        reset(parts)
+        for x_t in chunk:
+            F.cross_entropy(parts(x_t), y).backward()
+    assert furthest(gradients(parts), gradients(whole)) > 1e-3  # a restart in between is another thing
+
+
+# S14: autograd flags.
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_initial_state_never_requires_grad(neuron: Callable[[], Neuron], device: torch.device) -> None:
+    start = torch.rand(2, 3, device=device, requires_grad=True)
+    assert not any(value.requires_grad for value in neuron().initial_state(start))
+
+
+@ONLINE
+def test_state_carried_on_never_requires_grad_online(rule: LearningRule, device: torch.device) -> None:
+    net = live_net(device)
+    attach(net, rule)
+    for x_t in live_input(3, 2, device=device):
+        net(x_t.requires_grad_()).sum().backward()
+        assert not any(value.requires_grad for value in state_tensors(net))
+
+
+@ONLINE
+def test_input_gradient_of_every_step_is_the_spatial_chain(rule: LearningRule, device: torch.device) -> None:
+    net = live_net(device)
+    attach(net, rule)
+    x, y = live_input(5, 3, device=device), labels(3, device=device)
+    assert_alive(net, x)
+    membrane = torch.zeros(3, 12, device=device, dtype=torch.float64)
+    hidden, output = net.hidden.connection, net.output.connection
+    leak = torch.zeros(3, 3, device=device, dtype=torch.float64)
+    for x_t in x:
+        found = torch.autograd.grad(F.cross_entropy(net(x_t.requires_grad_()), y), x_t)[0]
+        u = 0.5 * membrane + F.linear(x_t, hidden.weight, hidden.bias).detach() - 1.0
+        spikes = (u >= 0).double()
+        membrane = u + 1.0 - spikes
+        leak = 0.5 * leak + F.linear(spikes, output.weight, output.bias).detach()
+        error = (leak.softmax(-1) - F.one_hot(y, 3)) / 3
+        expected = ((error @ output.weight) * ArcTan().derivative(u)) @ hidden.weight
+        assert float(found.abs().max()) > 1e-3
+        torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-12)
+
+
+# Rows that start afresh in mid-sequence.
+
+
+@pytest.mark.parametrize("rule", [OTTT(), SLTT()], ids=lambda rule: rule.name)
+def test_a_row_reset_in_mid_sequence_equals_that_row_started_afresh(rule: LearningRule, device: torch.device) -> None:
+    """Row 1 of 3 starts afresh at step 3; its gradient, of the bias too, is that of a run of its own."""
+    net = live_net(device)
+    alone = copy.deepcopy(net)
+    attach(net, rule)
+    attach(alone, rule)
+    x = live_input(7, 3, device=device)
+    assert_alive(net, x)
+    outputs = []
+    for step, x_t in enumerate(x):
+        if step == 3:
+            net.zero_grad()
+            reset(net, torch.tensor([False, True, False], device=device))
+        output = net(x_t)
+        output[1].square().sum().backward()
+        outputs.append(output.detach())
+    expected = []
+    for x_t in x[3:, 1:2]:
+        output = alone(x_t)
+        output.square().sum().backward()
+        expected.append(output.detach())
+    torch.testing.assert_close(torch.stack(outputs)[3:, 1:2], torch.stack(expected), rtol=0, atol=1e-12)
+    assert_same(gradients(net), gradients(alone), 1e-12)
+
+
+def test_the_other_rows_notice_nothing(device: torch.device) -> None:
+    net = live_net(device)
+    twin = copy.deepcopy(net)
+    x = live_input(6, 3, device=device)
+    for each, with_reset in ((net, True), (twin, False)):
+        attach(each, OTTT())
+        for step, x_t in enumerate(x):
+            if step == 3 and with_reset:
+                reset(each, torch.tensor([False, True, False], device=device))
+            each(x_t)[[0, 2]].square().sum().backward()
+    assert_same(gradients(net), gradients(twin), 1e-14)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_masks_that_are_no_masks() -> None:
+    net = live_net()
+    attach(net, OTTT())
+    net(live_input(1, 3)[0]).sum().backward()
+    with pytest.raises(TypeError, match=r"int64.*boolean mask \[B\].*torch\.isin"):
+        reset(net, torch.tensor([0, 1, 0]))
+    with pytest.raises(StateShapeError, match=r"\[2\].*3 rows.*bool \[3\]"):
+        reset(net, torch.tensor([True, False]))
+    dropout = TimeConstantDropout()
+    dropout(torch.ones(3, 2))
+    with pytest.raises(StateShapeError, match=r"\[2\].*3 rows"):
+        reset(dropout, torch.tensor([True, False]))
+
+
+def test_stashed_state_comes_back_after_an_error() -> None:
+    net = live_net()
+    attach(net, OTTT())
+    net(live_input(1, 3)[0]).sum().backward()
+    before = state_tensors(net)
+
+    def fail_in_between() -> None:
+        with stashed_state(net):
+            net(live_input(1, 7)[0])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_in_between()
+    assert all(a is b for a, b in zip(before, state_tensors(net), strict=True))
+
+
+def test_every_transient_attribute_is_declared() -> None:
+    """A tensor that a forward leaves on a module outside `transient` would not move, copy or stash with it."""
+    net = everything()
+    attach(net, OTTT())
+    before = {id(module): set(vars(module)) for module in net.modules()}
+    net(maps(2)).sum().backward()
+    reset(net, torch.tensor([True, False]))
+    for module in net.modules():
+        assert set(vars(module)) == before[id(module)]
+        declared = set(module.transient) if isinstance(module, Stateful) else set()
+        tensors = {
+            name
+            for name, value in vars(module).items()
+            if isinstance(value, Tensor) or (isinstance(value, tuple) and any(isinstance(v, Tensor) for v in value))
+        }
+        assert tensors <= declared, type(module).__name__
+
+
+# Subnormal numbers.
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_a_long_silence_leaves_no_subnormal_number(
+    neuron: Callable[[], Neuron], dtype: torch.dtype, device: torch.device
+) -> None:
+    """One step of input, then 1,000 silent ones, decay 0.5: no state and no trace is ever subnormal."""
+    decays = {IF: {}, ALIF: {"decay": 0.5, "decay_adaptation": 0.5}, CubaLIF: {"decay": 0.5, "decay_synapse": 0.5}}
+    block = ETBlock(ETLinear(4, 4), neuron(**decays.get(neuron, {"decay": 0.5}))).to(device, dtype)
+    nn.init.constant_(block.connection.weight, 0.3)
+    nn.init.zeros_(block.connection.bias)
+    attach(block, OTTT())
+    tiny = torch.finfo(dtype).tiny
+    assert flush_threshold(dtype) >= tiny
+    seen_small = False
+    for step in range(1001):
+        block(torch.full((2, 4), float(step == 0), device=device, dtype=dtype))
+        sizes = torch.cat([value.detach().flatten() for value in state_tensors(block)]).abs()
+        assert not bool(((sizes > 0) & (sizes < tiny)).any()), f"subnormal at step {step}"
+        seen_small |= bool(((sizes > 0) & (sizes < 1e-20)).any())
+    trace = block.connection.trace
+    assert trace is not None
+    assert trace.values is not None
+    assert trace.bias_values is not None
+    if neuron is not IF:
+        assert seen_small  # the silence went through the range where subnormals lie ahead
+        assert not trace.values.any()
+        assert not state_tensors(block)[0].any()
+        limit = 4.0 if neuron is CubaLIF else 2.0  # the trace of a constant one settles at 1 / (1 - decay)
+        torch.testing.assert_close(trace.bias_values[-1], torch.full_like(trace.bias_values[-1], limit))
+
+
+def test_the_silence_would_leave_subnormals_without_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control."""
+    monkeypatch.setattr("snnlearn.nn.neuron.flush_subnormals", lambda value: value)
+    monkeypatch.setattr("snnlearn.functional.trace.flush_subnormals_", lambda value: value)
+    block = ETBlock(ETLinear(1, 1, bias=False), LIF(decay=0.5))
+    nn.init.constant_(block.connection.weight, 0.5)
+    attach(block, OTTT())
+    for step in range(130):
+        block(torch.full((1, 1), float(step == 0)))
+    assert block.neuron.state is not None
+    assert block.connection.trace is not None
+    for value in (block.neuron.state[0], block.connection.trace.values):
+        assert value is not None
+        assert 0 < float(value.abs().max()) < torch.finfo(torch.float32).tiny
+
+
+# X06, X07: replicas, export, script.
+
+
+def test_data_parallel_replicas_are_refused() -> None:
+    replica = live_net()._replicate_for_data_parallel()
+    neuron = replica.hidden.neuron._replicate_for_data_parallel()
+    with pytest.raises(RuntimeError, match=r"DataParallel.*throw-away.*DistributedDataParallel"):
+        neuron(torch.zeros(1, 12))
+
+
+class ExplicitStep(nn.Module):
+    """One step of a LIF neuron with its state as input and output."""
+
+    def __init__(self, neuron: LIF) -> None:
+        super().__init__()
+        self.neuron = neuron
+
+    def forward(self, y: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        spike, (after,) = self.neuron.step(y, (v,))
+        return spike, after
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("neuron", [LIF(tau=3.0, threshold=0.7), LIF(tau=20.0, dt=1.0, threshold=1.3, reset="hard")])
+def test_a_step_with_explicit_state_exports_and_round_trips(neuron: LIF, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    exported = torch.export.export(ExplicitStep(neuron).eval(), (torch.zeros(4, 5), torch.zeros(4, 5)))
+    torch.export.save(exported, tmp_path / "step.pt2")
+    loaded = torch.export.load(tmp_path / "step.pt2").module()
+    state, total = torch.zeros(4, 5), 0.0
+    theirs = state
+    for _ in range(50):
+        y = torch.rand(4, 5)
+        spike, (state,) = neuron.step(y, (state,))
+        their_spike, theirs = loaded(y, theirs)
+        assert torch.equal(spike, their_spike)
+        assert torch.equal(state, theirs)
+        total += float(spike.mean()) / 50
+    assert 0.1 < total < 0.9
+
+
+def test_the_functional_step_is_the_modules(device: torch.device) -> None:
+    neuron, v = LIF(tau=3.0, threshold=0.7), torch.zeros(2, 3, device=device)
+    for _ in range(20):
+        y = torch.rand(2, 3, device=device)
+        spike, v = lif_step(y, v, 1 - 1 / 3, 0.7, "soft", True, ArcTan())
+        assert torch.equal(neuron(y), spike)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("strict", "reason"),
+    [
+        (False, r"state is hidden from torch\.export.*neuron\.step\(y, state\).*explicit input and output"),
+        (True, r"reason: a block writes its trace in place between forward and backward"),
+    ],
+)
+def test_export_of_hidden_state_is_refused(strict: bool, reason: str) -> None:
+    with pytest.raises(RuntimeError, match=reason):
+        torch.export.export(live_net(dtype=torch.float32), (torch.zeros(2, 6),), strict=strict)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_script_of_a_network_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"torch\.jit\.script got a LIF.*torch\.compile.*neuron\.step\(y, state\)"):
+        torch.jit.script(live_net())
