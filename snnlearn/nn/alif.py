@@ -10,7 +10,8 @@ from snnlearn.functional.dynamics import Jacobian, LeakTransition, State
 from snnlearn.functional.lif import lif_leak_transition
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.nn.lif import FiringNeuron
-from snnlearn.nn.time_constant import TimeConstant, describe_decay, mean_decay, resolve_decay
+from snnlearn.nn.neuron import check_number
+from snnlearn.nn.time_constant import TimeConstant, TimeScale, describe_decay, mean_decay, resolve_decays
 
 
 class ALIF(FiringNeuron):
@@ -41,21 +42,19 @@ class ALIF(FiringNeuron):
         surrogate: Surrogate | None = None,
     ) -> None:
         super().__init__(threshold, reset, detach_reset, surrogate)
-        if not (math.isfinite(adaptation) and adaptation >= 0):
+        self.adaptation = check_number("adaptation", adaptation, "0.2")
+        if not (math.isfinite(self.adaptation) and self.adaptation >= 0):
             raise ValueError(
                 f"adaptation={adaptation!r}: the rise of the threshold per spike is finite and at least 0, since a "
                 f"falling threshold would fire for ever; write adaptation=0.2"
             )
-        tau = 2.0 if tau is None and decay is None else tau
-        tau_adaptation = 20.0 if tau_adaptation is None and decay_adaptation is None else tau_adaptation
         self.decay: float | Tensor
         self.decay_adaptation: float | Tensor
-        self.adaptation = float(adaptation)
-        self.set_decay("decay", resolve_decay(tau, dt if decay is None else None, decay))
-        self.set_decay(
-            "decay_adaptation",
-            resolve_decay(tau_adaptation, dt if decay_adaptation is None else None, decay_adaptation, "tau_adaptation"),
-        )
+        membrane = TimeScale(tau, decay)
+        threshold_rise = TimeScale(tau_adaptation, decay_adaptation, "tau_adaptation", 20.0)
+        resolved = resolve_decays(dt, membrane, threshold_rise)
+        for name, value in zip(("decay", "decay_adaptation"), resolved, strict=True):
+            self.set_decay(name, value)
 
     def extra_repr(self) -> str:
         """Return the constants in effect."""

@@ -8,7 +8,7 @@ from snnlearn.functional.cuba_lif import cuba_lif_jacobian, cuba_lif_leak_transi
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, State
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.nn.lif import FiringNeuron
-from snnlearn.nn.time_constant import TimeConstant, describe_decay, mean_decay, resolve_decay
+from snnlearn.nn.time_constant import TimeConstant, TimeScale, describe_decay, mean_decay, resolve_decays
 
 
 class CubaLIF(FiringNeuron):
@@ -38,15 +38,11 @@ class CubaLIF(FiringNeuron):
         surrogate: Surrogate | None = None,
     ) -> None:
         super().__init__(threshold, reset, detach_reset, surrogate)
-        tau = 2.0 if tau is None and decay is None else tau
-        tau_synapse = 2.0 if tau_synapse is None and decay_synapse is None else tau_synapse
         self.decay: float | Tensor
         self.decay_synapse: float | Tensor
-        self.set_decay("decay", resolve_decay(tau, dt if decay is None else None, decay))
-        self.set_decay(
-            "decay_synapse",
-            resolve_decay(tau_synapse, dt if decay_synapse is None else None, decay_synapse, "tau_synapse"),
-        )
+        membrane, synapse = TimeScale(tau, decay), TimeScale(tau_synapse, decay_synapse, "tau_synapse")
+        for name, resolved in zip(("decay", "decay_synapse"), resolve_decays(dt, membrane, synapse), strict=True):
+            self.set_decay(name, resolved)
 
     def extra_repr(self) -> str:
         """Return the constants in effect."""

@@ -10,9 +10,10 @@ from snnlearn.functional.lif import lif_leak_transition
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.time_constant import (
     TimeConstant,
+    TimeScale,
     describe_decay,
     mean_decay,
-    resolve_decay,
+    resolve_decays,
     unequal_decay_caveats,
 )
 
@@ -38,9 +39,8 @@ class LI(Neuron):
         decay: TimeConstant | None = None,
     ) -> None:
         super().__init__()
-        tau = 2.0 if tau is None and decay is None else tau
         self.decay: float | Tensor
-        resolved = resolve_decay(tau, dt, decay)
+        (resolved,) = resolve_decays(dt, TimeScale(tau, decay))
         if isinstance(resolved, Tensor):
             self.register_buffer("decay", resolved)
         else:

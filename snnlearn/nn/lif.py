@@ -10,9 +10,10 @@ from snnlearn.functional.surrogates import Surrogate
 from snnlearn.nn.neuron import Neuron, check_threshold
 from snnlearn.nn.time_constant import (
     TimeConstant,
+    TimeScale,
     describe_decay,
     mean_decay,
-    resolve_decay,
+    resolve_decays,
     unequal_decay_caveats,
 )
 
@@ -92,9 +93,8 @@ class LIF(FiringNeuron):
         surrogate: Surrogate | None = None,
     ) -> None:
         super().__init__(threshold, reset, detach_reset, surrogate)
-        tau = 2.0 if tau is None and decay is None else tau
         self.decay: float | Tensor
-        self.set_decay("decay", resolve_decay(tau, dt, decay))
+        self.set_decay("decay", *resolve_decays(dt, TimeScale(tau, decay)))
 
     def extra_repr(self) -> str:
         """Return the constants in effect."""

@@ -1,10 +1,11 @@
 """The base of every neuron: a user writes one elementwise step, and every rule works on it."""
 
+import numbers
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, jacobian_of
 from snnlearn.functional.surrogates import ArcTan, Constant, Surrogate
@@ -175,13 +176,29 @@ def _with_readout(matrix: list[list[float]], drive: list[float], reads: list[flo
     return LeakTransition(tuple(widened), (*drive, 1.0), (*(0.0,) * len(drive), 1.0))
 
 
+def check_number(name: str, value: Any, example: str) -> float:
+    """Return the constant `name` of a neuron as a float; raise TypeError unless it is one number, and not learned.
+
+    >>> check_number("threshold", 1, "1.0")
+    1.0
+    """
+    if isinstance(value, nn.Parameter):
+        raise TypeError(
+            f"{name} is a Parameter: the constants of a neuron are not learned here, since a learned one needs a trace "
+            f"of its own; pass float(parameter)"
+        )
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}={value!r}: pass one number, the same for all units; write {name}={example}")
+    return float(value)
+
+
 def check_threshold(threshold: Any) -> float:
-    """Return the threshold as a float; raise ValueError unless it is finite and above 0 (membrane units).
+    """Return the threshold as a float; raise unless it is a number, finite and above 0 (membrane units).
 
     >>> check_threshold(1)
     1.0
     """
-    value = float(threshold)
+    value = check_number("threshold", threshold, "1.0")
     if not 0.0 < value < float("inf"):
         raise ValueError(
             f"threshold={threshold!r}: a threshold is finite and above 0, since a neuron at rest (v = 0) would "
@@ -190,4 +207,4 @@ def check_threshold(threshold: Any) -> float:
     return value
 
 
-__all__ = ["Neuron", "check_threshold"]
+__all__ = ["Neuron", "check_number", "check_threshold"]
