@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import jaxtyping
 import pytest
 import torch
 from nets import assert_alive, assert_same, furthest, gradients, labels, live_input, live_net, loop_gradients
@@ -56,14 +55,6 @@ def everything(device: torch.device | str = "cpu") -> nn.Sequential:
 
 def maps(batch: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
     return (torch.rand(batch, 2, 6, 5) < 0.5).to(device, dtype)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Switch the run-time shape checks off: users have none, and long runs need none."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def state_tensors(net: nn.Module) -> list[Tensor]:
