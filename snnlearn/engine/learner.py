@@ -19,7 +19,7 @@ from snnlearn.engine.sequence import (
     steps_of,
 )
 from snnlearn.nn.block import ETBlock
-from snnlearn.nn.state import reset, stashed_state
+from snnlearn.nn.state import detach_state, reset, stashed_state
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
 
 log = logging.getLogger("snnlearn.engine")
@@ -58,6 +58,7 @@ class OnlineLearner:
         self.update, self.clip_norm = update, clip_norm
         self.report = rule.attach(net)
         self._pending = 0
+        self._pending_loss: Tensor | None = None
         self._run: LossRun | None = None
         self._warned: set[str] = set()
         self.gradient_norm = 0.0
@@ -69,8 +70,9 @@ class OnlineLearner:
 
         `x` [T, B, ...], or any iterable of [B, ...], which is streamed; `y` the target of every step, or with
         `per_step_target` one target per step, None for a step that teaches nothing. State starts afresh unless
-        `keep_state`, which continues a longer sequence. An empty batch changes nothing. Raises NonFiniteError,
-        with weights untouched and state reset, when an input, loss or gradient is not finite.
+        `keep_state`, which continues a longer sequence (under BPTT the gradient is cut at the seam). An empty batch
+        changes nothing. Raises NonFiniteError, with weights untouched and state reset, when an input, loss or
+        gradient is not finite.
         """
         if not keep_state:
             self._run = None
@@ -85,7 +87,7 @@ class OnlineLearner:
                 meter.add(output, target, loss)
                 if loss is None:
                     continue
-                self._pending += 1
+                self._note(loss)
                 if not self.rule.online:
                     through_time.append(loss)
                     continue
@@ -94,6 +96,7 @@ class OnlineLearner:
                     updates += self._apply()
             if through_time:
                 torch.stack(through_time).sum().backward()
+                detach_state(self.net)
             updates += self._apply() if self._pending else 0
         return meter.result(
             per_step_target, gradient_norm=self.gradient_norm, updates=updates, trace_norms=self._trace_norms()
@@ -114,7 +117,7 @@ class OnlineLearner:
             output, loss = self._forward(x_t, NO_TARGET if y_t is None else y_t, run)
             if loss is not None:
                 loss.backward()
-                self._pending += 1
+                self._note(loss)
                 if self.update == "sequence" or self._pending == self.update:
                     self._apply()
         return map_outputs(lambda t: t.detach(), output)
@@ -167,6 +170,10 @@ class OnlineLearner:
             return output, None
         return output, run.step(output, target)
 
+    def _note(self, loss: Tensor) -> None:
+        self._pending += 1
+        self._pending_loss = loss.detach() if self._pending_loss is None else self._pending_loss + loss.detach()
+
     def _apply(self) -> int:
         """Scale to the mean, check, clip, step: the one place where weights change."""
         gradients = [p.grad for p in self.net.parameters() if p.grad is not None]
@@ -174,10 +181,12 @@ class OnlineLearner:
             torch._foreach_div_(gradients, float(self._pending))
         norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
         self.gradient_norm = float(norm)
-        if not bool(torch.isfinite(norm)):
+        loss = torch.zeros_like(norm) if self._pending_loss is None else self._pending_loss.to(norm.device)
+        if not bool(torch.isfinite(norm) & torch.isfinite(loss)):
             raise NonFiniteError(
-                f"the gradient of this update has norm {self.gradient_norm}; no weight was changed. Look for an "
-                f"infinite loss, lower the learning rate, or set clip_norm (which cannot mend a NaN)"
+                f"this update has loss {float(loss) / max(self._pending, 1)} and a gradient of norm "
+                f"{self.gradient_norm}; no weight was changed. Look for an infinite loss, lower the learning rate, "
+                f"or set clip_norm (which cannot mend a NaN)"
             )
         if self.clip_norm is not None and gradients:
             torch.nn.utils.clip_grads_with_norm_(list(self.net.parameters()), self.clip_norm, norm)
@@ -187,7 +196,7 @@ class OnlineLearner:
         return 1
 
     def _drop_pending(self) -> None:
-        self._pending = 0
+        self._pending, self._pending_loss = 0, None
         self.optimizer.zero_grad(set_to_none=True)
         self.net.zero_grad(set_to_none=True)
 

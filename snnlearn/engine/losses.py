@@ -63,7 +63,8 @@ class SequenceLoss:
         self._count: Tensor | None = None
 
     def extend(self, steps: int | None) -> None:
-        """Let the sequence go on for `steps` more steps, None when unknown."""
+        """Let the sequence go on for `steps` more steps, None when unknown; the mean so far is a constant to them."""
+        self._mean = None if self._mean is None else self._mean.detach()
         self._steps = None if steps is None else self._seen + steps
 
     def reset(self, rows: Tensor) -> None:
@@ -76,6 +77,7 @@ class SequenceLoss:
         self._seen += 1
         if self.readout == "step":
             return output
+        output = output.to(torch.promote_types(output.dtype, torch.float32))  # half precision counts to 256 only
         if self._count is None:
             self._count = output.new_zeros(output.shape[0])
         self._count = self._count + 1

@@ -109,6 +109,15 @@ def map_outputs(function: Any, *outputs: Any) -> Any:
     return function(*outputs)
 
 
+def wide(values: Tensor) -> Tensor:
+    """Return `values` in at least float32: sums over many steps stall in half precision.
+
+    >>> wide(torch.ones(1, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def _named_neurons(net: nn.Module) -> dict[str, Neuron]:
     named: dict[str, Neuron] = {}
     inside: set[int] = set()
@@ -137,7 +146,7 @@ class Meter:
         self.neurons = {name: neuron for name, neuron in _named_neurons(net).items() if neuron.spiking}
         self.rates: dict[str, Tensor] = {}
         self.loss: Tensor | None = None
-        self.steps = self.counted = self.batch_size = 0
+        self.steps = self.counted = self.judged = self.batch_size = 0
         self.total: Any = None
         self.last: Any = None
         self.target: Any = None
@@ -155,7 +164,9 @@ class Meter:
 
     def _counter(self, name: str) -> Any:
         def count(_module: nn.Module, _inputs: Any, spikes: Tensor) -> None:
-            rate = spikes.detach().mean(dtype=torch.float32 if not spikes.is_floating_point() else None)
+            if spikes.numel() == 0:
+                return
+            rate = wide(spikes.detach()).mean()
             self.rates[name] = rate if name not in self.rates else self.rates[name] + rate
 
         return count
@@ -164,12 +175,14 @@ class Meter:
         """Take in one step's output, target and loss."""
         output = map_outputs(lambda t: t.detach(), output)
         self.steps += 1
-        self.total = output if self.total is None else map_outputs(torch.add, self.total, output)
+        total = map_outputs(wide, output)
+        self.total = total if self.total is None else map_outputs(torch.add, self.total, total)
         self.last, self.target = output, target
         if loss is not None:
             self.counted += 1
-            self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+            self.loss = wide(loss.detach()) if self.loss is None else self.loss + loss.detach()
         if _has_classes(output, target):
+            self.judged += 1
             hits = (output.argmax(-1) == target).float().mean()
             self.hits = hits if self.hits is None else self.hits + hits
 
@@ -177,11 +190,11 @@ class Meter:
         """Return the sequence's figures; with a target per step, accuracy is the mean over steps."""
         mean = map_outputs(lambda t: t / max(self.steps, 1), self.total)
         accuracy = accuracy_last = None
-        if _has_classes(self.last, self.target) and self.batch_size:
+        if self.batch_size and _has_classes(self.last, self.target):
             accuracy_last = _accuracy(self.last, self.target)
-            summed = _accuracy(self.total, self.target)
-            assert self.hits is not None
-            accuracy = float(self.hits) / self.steps if per_step_target else summed
+            accuracy = _accuracy(self.total, self.target)
+        if self.batch_size and per_step_target:
+            accuracy = None if self.hits is None else float(self.hits) / self.judged
         return SequenceResult(
             loss=float(self.loss) / self.counted if self.loss is not None else float("nan"),
             batch_size=self.batch_size,
@@ -209,4 +222,13 @@ def _accuracy(output: Tensor, target: Tensor) -> float:
     return float((output.argmax(-1) == target).float().mean())
 
 
-__all__ = ["Meter", "NonFiniteError", "Prediction", "SequenceResult", "map_outputs", "sequence_length", "steps_of"]
+__all__ = [
+    "Meter",
+    "NonFiniteError",
+    "Prediction",
+    "SequenceResult",
+    "map_outputs",
+    "sequence_length",
+    "steps_of",
+    "wide",
+]

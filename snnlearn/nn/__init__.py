@@ -16,7 +16,7 @@ from snnlearn.nn.leaky_integrator import LI
 from snnlearn.nn.lif import IF, LIF, FiringNeuron
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.phases import Phase
-from snnlearn.nn.state import Stateful, StateShapeError, reset, stashed_state, stateful_modules
+from snnlearn.nn.state import Stateful, StateShapeError, detach_state, reset, stashed_state, stateful_modules
 from snnlearn.nn.trace_buffer import StaleTraceError, TraceBuffer
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "TimeConstantDropout",
     "TraceBuffer",
     "WeightStandardizedETConv2d",
+    "detach_state",
     "reset",
     "stashed_state",
     "stateful_modules",

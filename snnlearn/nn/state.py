@@ -136,6 +136,15 @@ def reset(net: nn.Module, rows: Bool[Tensor, " batch"] | None = None) -> None:
         module.reset(rows)
 
 
+def detach_state(net: nn.Module) -> None:
+    """Cut the state of `net` from the graph that made it and keep its values; legal at any time.
+
+    >>> detach_state(nn.Linear(1, 1))
+    """
+    for module in stateful_modules(net):
+        module.restore({name: module._map(value, lambda t: t.detach()) for name, value in module.stash().items()})
+
+
 @contextmanager
 def stashed_state(net: nn.Module) -> Iterator[None]:
     """Run the body with fresh state and put the running state back afterwards, also after an error.
@@ -153,4 +162,4 @@ def stashed_state(net: nn.Module) -> Iterator[None]:
             module.restore(state)
 
 
-__all__ = ["StateShapeError", "Stateful", "reset", "stashed_state", "stateful_modules", "zero_rows"]
+__all__ = ["StateShapeError", "Stateful", "detach_state", "reset", "stashed_state", "stateful_modules", "zero_rows"]
