@@ -131,8 +131,8 @@ def path_px(time_ms: float) -> tuple[float, float]:
     """Return where the picture has moved to at a time, (x, y) in pixels.
 
     Example:
-        >>> path_px(-5.0), path_px(500.0)
-        ((0.3, 0.4), (0.7, 0.4))
+        >>> path_px(-5.0), [round(place, 6) for place in path_px(500.0)]
+        ((0.3, 0.4), [0.7, 0.4])
     """
     x, y = CORNERS_PX[0]
     for (x0, y0), (x1, y1), start, length in zip(CORNERS_PX[:-1], CORNERS_PX[1:], STARTS_MS, LENGTHS_MS, strict=True):
