@@ -6,16 +6,16 @@ Exit codes: 0 done, 1 training failed (or a job of a sweep did), 2 wrong usage o
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
 
-from snnlearn.config.compose import ComposeError, choice_values, compose_job, options
+from snnlearn.config.compose import ComposeError, choice_values, compose_values, options
 from snnlearn.config.folders import register_resolvers
 from snnlearn.config.help import help_text
 from snnlearn.config.problem import ConfigError, Problem
@@ -91,7 +91,7 @@ def check(configs: Path, args: argparse.Namespace) -> Command:
         raise ConfigError(dict.fromkeys(every))
     if multirun:
         return command
-    config = load(_without_hydra(compose_job(configs, command.overrides, extra)))
+    config = load(compose_values(configs, command.overrides, extra))
     words = resumed_words(config, args.overrides)
     if words == args.overrides:
         return command
@@ -110,21 +110,15 @@ def check_resumed(configs: Path, args: argparse.Namespace, extra: Path | None) -
 
 def _job_problems(configs: Path, overrides: Sequence[str], extra: Path | None) -> list[Problem]:
     try:
-        return validate(_without_hydra(compose_job(configs, overrides, extra)))
+        return validate(compose_values(configs, overrides, extra))
     except ComposeError as error:
         return [Problem(" ".join(overrides) or "configs", "words that do not go together", "others", str(error))]
 
 
-def _without_hydra(composed: DictConfig) -> DictConfig:
-    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-
-
 def _help(configs: Path) -> str:
-    composed = OmegaConf.to_container(_without_hydra(compose_job(configs, [])), resolve=True)
-    assert isinstance(composed, dict)
     groups = options(configs)
     recipes = [f"{group}={'|'.join(groups[group])}  (recipes over all groups)" for group in ("experiment", "debug")]
-    return help_text({str(key): value for key, value in composed.items()}, choice_values(configs), "\n".join(recipes))
+    return help_text(compose_values(configs, []), choice_values(configs), "\n".join(recipes))
 
 
 class _Task:
@@ -134,7 +128,7 @@ class _Task:
         self.command = command
         self.table: SweepTable | None = None
 
-    def __call__(self, cfg: DictConfig) -> float | None:
+    def __call__(self, cfg: Mapping[str, Any]) -> float | None:
         context = HydraConfig.get()
         if context.mode == RunMode.MULTIRUN:
             return self._job(cfg, Path(context.runtime.output_dir), Path(context.runtime.cwd))
@@ -146,7 +140,7 @@ class _Task:
         print(summary_line(summary))
         return float(summary["test_accuracy"] or 0.0)
 
-    def _job(self, cfg: DictConfig, folder: Path, cwd: Path) -> float | None:
+    def _job(self, cfg: Mapping[str, Any], folder: Path, cwd: Path) -> float | None:
         context = HydraConfig.get()
         if self.table is None:
             self.table = SweepTable((cwd / context.sweep.dir).resolve())
@@ -154,8 +148,8 @@ class _Task:
         summary = None
         try:
             with Job(self.table, folder.name, list(context.overrides.task)) as job:
-                job.row["seed"] = OmegaConf.select(cfg, "seed")
-                job.row |= {group: OmegaConf.select(cfg, f"{group}.name") for group in ("dataset", "model", "rule")}
+                job.row["seed"] = cfg.get("seed")
+                job.row |= {group: (cfg.get(group) or {}).get("name") for group in ("dataset", "model", "rule")}
                 config = load(cfg, cwd)
                 summary = finished_before(config, folder)
                 if summary is not None:

@@ -1,35 +1,55 @@
 """Compose the YAML files and the command line with Hydra."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from snnlearn.config.folders import register_resolvers
 from snnlearn.config.schema import Config
 from snnlearn.config.validate import fields
 
-__all__ = ["ComposeError", "choice_values", "compose_job", "leaf_paths", "options"]
+__all__ = ["ComposeError", "choice_values", "compose_paths", "compose_values", "leaf_paths", "options"]
 
 
 class ComposeError(ValueError):
     """Raised with Hydra's message, on one line, where a configuration cannot be composed."""
 
 
-def compose_job(configs: Path, overrides: Sequence[str], extra: Path | None = None) -> DictConfig:
-    """Compose `configs`/train.yaml with `overrides`; `extra` is a further folder of YAML files.
+def compose_values(configs: Path, overrides: Sequence[str], extra: Path | None = None) -> dict[str, Any]:
+    """Compose `configs`/train.yaml with `overrides` into plain values, interpolations resolved.
 
-    The result holds Hydra's own node `hydra` too. Raises `ComposeError` with Hydra's message.
+    `extra` is a further folder of YAML files. Raises `ComposeError` with Hydra's message.
     """
+    with _composed(configs, overrides, extra) as composed:
+        for key in list(composed):
+            if key == "hydra":
+                del composed[key]
+        values: Any = OmegaConf.to_container(composed, resolve=True)
+    return dict(values)
+
+
+def compose_paths(configs: Path, overrides: Sequence[str], extra: Path | None = None) -> set[str]:
+    """Return the dotted path of every knob and group of a composition, Hydra's own among them; else as above."""
+    with _composed(configs, overrides, extra) as composed:
+        values: Any = OmegaConf.to_container(composed, resolve=False)
+    return set(leaf_paths(values))
+
+
+@contextmanager
+def _composed(configs: Path, overrides: Sequence[str], extra: Path | None) -> Iterator[Any]:
     register_resolvers()
     search = [f"hydra.searchpath=['file://{extra.resolve()}']"] if extra is not None else []
     try:
         with initialize_config_dir(str(configs), job_name="train", version_base="1.3"):
-            return compose("train", overrides=[*overrides, *search], return_hydra_config=True)
+            composed = compose("train", overrides=[*overrides, *search], return_hydra_config=True)
+        with open_dict(composed):
+            yield composed
     except (HydraException, OmegaConfBaseException) as error:
         raise ComposeError(" ".join(str(error).split())) from error
 
@@ -49,8 +69,8 @@ def choice_values(configs: Path) -> dict[str, dict[str, Any]]:
     values: dict[str, dict[str, Any]] = {}
     for path in sorted(configs.glob("*/*.yaml")):
         if path.parent.name in groups:
-            content = OmegaConf.to_container(OmegaConf.load(path))
-            values[f"{path.parent.name}/{path.stem}"] = {str(k): v for k, v in dict(content).items()}  # type: ignore[arg-type]
+            content: Any = OmegaConf.to_container(OmegaConf.load(path))
+            values[f"{path.parent.name}/{path.stem}"] = content
     return values
 
 

@@ -53,17 +53,16 @@ def _group_lines(
         for field, _, knob in fields(member):
             if field == "name" and knob is not None:
                 yield f"  {'*' if name == chosen else ' '} {name:<16} {knob.help}"
-    seen: dict[str, list[str]] = {}
+    owners: dict[tuple[str, str, str], list[str]] = {}  # choices that mean the same by a knob share its lines
     for name, member in named.items():
-        for field, _, _ in fields(member):
-            seen.setdefault(field, []).append(name)
-    for field, owners in seen.items():
-        if field == "name":
-            continue
-        owner = chosen if chosen in owners else owners[0]
-        _, hint, knob = next(entry for entry in fields(named[owner]) if entry[0] == field)
+        for field, hint, knob in fields(member):
+            if field != "name" and knob is not None:
+                owners.setdefault((field, knob.help, legal(hint, knob)), []).append(name)
+    for (field, _, _), names in owners.items():
+        owner = chosen if chosen in names else names[0]
+        hint, knob = next((hint, knob) for name, hint, knob in fields(named[owner]) if name == field)
         source = defaults[group] if owner == chosen else values.get(f"{group}/{owner}", {})
-        only = "" if len(owners) == len(named) else f" [{', '.join(owners)}]"
+        only = "" if len(names) == len(named) else f" [{', '.join(names)}]"
         if knob is not None:
             yield from _knob_lines(f"{group}.{field}", hint, knob, source.get(field), only)
 

@@ -41,7 +41,7 @@ def choices(group: Any) -> dict[str, type]:
     return named
 
 
-def validate(cfg: DictConfig | Mapping[str, Any], base: Path | None = None) -> list[Problem]:
+def validate(cfg: Mapping[str, Any], base: Path | None = None) -> list[Problem]:
     """List everything that is wrong with a composed configuration; an empty list means it can be run.
 
     `cfg` is what Hydra composed (or a plain mapping); relative paths count from `base` (here, by default).
@@ -52,7 +52,7 @@ def validate(cfg: DictConfig | Mapping[str, Any], base: Path | None = None) -> l
     return _examine(cfg, base)[1]
 
 
-def load(cfg: DictConfig | Mapping[str, Any], base: Path | None = None) -> Config:
+def load(cfg: Mapping[str, Any], base: Path | None = None) -> Config:
     """Return the configuration as frozen dataclasses, free of any OmegaConf object.
 
     Arguments as for `validate`. Raises `ConfigError` with all problems at once.
@@ -76,7 +76,7 @@ def plain(config: Any) -> Any:
     return str(config) if isinstance(config, Path) else config
 
 
-def _examine(cfg: DictConfig | Mapping[str, Any], base: Path | None) -> tuple[Config | None, list[Problem]]:
+def _examine(cfg: Mapping[str, Any], base: Path | None) -> tuple[Config | None, list[Problem]]:
     try:
         values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
     except OmegaConfBaseException as error:

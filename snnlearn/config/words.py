@@ -8,16 +8,15 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
 
-from snnlearn.config.compose import ComposeError, compose_job, leaf_paths, options
+from snnlearn.config.compose import ComposeError, compose_paths, options
 from snnlearn.config.problem import Problem, nearest
 from snnlearn.config.schema import Config
 from snnlearn.config.validate import choices, fields
 
 __all__ = ["Command", "Word", "inspect"]
 
-_MAY_BE_NULL = ("experiment", "debug", "local")
+_RECIPES = ("experiment", "debug", "local")  # these may be given as a list, or left out
 
 
 @dataclass(frozen=True)
@@ -108,19 +107,20 @@ def _word(text: str, multirun: bool, groups: Mapping[str, list[str]], problems: 
 
 
 def _values(item: Override) -> Iterator[str]:
-    if item.is_sweep_override() and item.is_discrete_sweep():
+    if item.is_discrete_sweep():
         yield from map(str, item.sweep_string_iterator())
-    else:
+    elif not item.is_sweep_override():
         yield item.get_value_element_as_str()
 
 
 def _choice(group: str, value: str, known: list[str]) -> Problem | None:
     """Say what is wrong with `group=value`, where something is; a list of choices is checked one by one."""
-    optional = group in _MAY_BE_NULL
-    names = value.strip("[]").split(",") if optional else [value]
-    if all(name in known or (optional and name == "null") for name in names):
+    recipe = group in _RECIPES
+    names = [name.strip() for name in value.strip("[]").split(",")] if recipe else [value]
+    if all(name in known for name in names):
         return None
-    return Problem(group, value, f"one of: {', '.join(known)}", nearest(value, known))
+    hint = f"leave {group} out for none" if recipe and value == "null" else nearest(value, known)
+    return Problem(group, value, f"one of: {', '.join(known)}", hint)
 
 
 def _known(configs: Path, words: Sequence[Word], extra: Path | None, problems: list[Problem]) -> set[str]:
@@ -129,13 +129,12 @@ def _known(configs: Path, words: Sequence[Word], extra: Path | None, problems: l
     known: set[str] = set()
     for job in product(*chosen):
         try:
-            composed = compose_job(configs, job, extra)
+            known |= compose_paths(configs, job, extra)
         except ComposeError as error:
             problems.append(
                 Problem(" ".join(job) or "configs", "files that do not compose", "a set that does", str(error))
             )
             return known
-        known |= set(leaf_paths(OmegaConf.to_container(composed, resolve=False)))  # type: ignore[arg-type]
     return known
 
 
