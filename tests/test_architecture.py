@@ -91,11 +91,17 @@ def size_faults(source: str) -> list[str]:
     return faults
 
 
+def raises_again(handler: ast.ExceptHandler) -> bool:
+    """Whether the handler only cleans up: its last statement is a bare `raise`, so nothing is swallowed."""
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
 def habit_faults(source: str) -> list[str]:
     """Broad excepts and pickles."""
     faults = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ExceptHandler):
+        if isinstance(node, ast.ExceptHandler) and not raises_again(node):
             caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
             names = [ast.unparse(one) if one is not None else "everything" for one in caught]
             faults += [f"line {node.lineno}: except {n}" for n in names if n in BROAD]
@@ -283,6 +289,7 @@ def test_the_other_checks_see_planted_faults() -> None:
     assert habit_faults("try:\n    pass\nexcept Exception:\n    pass") != []
     assert habit_faults("try:\n    pass\nexcept (ValueError, BaseException):\n    pass") != []
     assert habit_faults("try:\n    pass\nexcept:\n    pass") != []
+    assert habit_faults("try:\n    pass\nexcept BaseException:\n    clean_up()\n    raise") == []
     assert habit_faults("def f():\n    import pickle") != []
     assert habit_faults("try:\n    pass\nexcept ValueError:\n    pass") == []
     reads = "os.environ['A']; os.environ.get('B', 1); os.getenv(c); 'D' in os.environ"
