@@ -34,5 +34,5 @@ def write_nmnist(root: Path, train: int = 3, test: int = 2) -> Path:
 
 def small_words(nmnist: Path) -> list[str]:
     """Words of a run of a second or two on these files."""
-    words = ["debug=fast", "dataset=nmnist", f"dataset.root={nmnist}", "dataset.steps=4", "dataset.validation=0.34"]
+    words = ["debug=fast", "dataset=nmnist", f"dataset.root='{nmnist}'", "dataset.steps=4", "dataset.validation=0.34"]
     return [*words, "model.hidden=[8]", "trainer.batch_size=8", "threads=1"]

@@ -85,7 +85,11 @@ def _word(text: str, multirun: bool, groups: Mapping[str, list[str]], problems: 
         (item,) = OverridesParser.create().parse_overrides([text])
     except HydraException as error:
         reason = str(error).splitlines()[0]
-        problems.append(Problem(text, "words that do not parse", "key=value", f"quote odd characters ({reason})"))
+        problems.append(
+            Problem(
+                text, "words that do not parse", "key=value", f"quote odd characters, as in \"key='a=b'\" ({reason})"
+            )
+        )
         return None
     key = item.key_or_group
     values = list(_values(item))

@@ -71,7 +71,8 @@ def test_interrupt_and_resume(tmp_path: Path, nmnist: Path) -> None:
         command, cwd=tmp_path / "broken", env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and not list(tmp_path.glob("broken/outputs/*/*/checkpoints/last.pt")):
+        saved = "broken/outputs/*/*/checkpoints/last.pt"
+        while time.monotonic() < deadline and process.poll() is None and not list(tmp_path.glob(saved)):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
@@ -116,9 +117,9 @@ def test_sweep(tmp_path: Path, nmnist: Path) -> None:
 
 
 def test_a_bug_in_one_job_shows_its_traceback_and_stops_nothing(tmp_path: Path, nmnist: Path) -> None:
-    """The bug is planted: summary.json is a folder in the first job, so reading it is an error of the system."""
+    """The bug is planted: summary.json of the first job is no JSON, which nothing of ours writes."""
     words = ["-m", *small_words(nmnist), "seed=1,2", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=job${seed}"]
-    (tmp_path / "sweep" / "job1" / "metrics.jsonl").mkdir(parents=True)
+    (tmp_path / "sweep" / "job1").mkdir(parents=True)
     (tmp_path / "sweep" / "job1" / "summary.json").write_text("{not json")
     done = call(tmp_path, *words)
     assert done.returncode == 1
@@ -131,12 +132,11 @@ def test_a_bug_in_one_job_shows_its_traceback_and_stops_nothing(tmp_path: Path, 
     }
 
 
-@pytest.mark.parametrize("words", [[], ["hydra.job.chdir=true"]])
-def test_relative_paths_count_from_where_the_user_stands(tmp_path: Path, nmnist: Path, words: list[str]) -> None:
-    """H01: with and without a change of folder; one data folder, an absolute path in the saved configuration."""
+def test_relative_paths_count_from_where_the_user_stands(tmp_path: Path, nmnist: Path) -> None:
+    """H01: also with a change of folder; one data folder, an absolute path in the saved configuration."""
     (tmp_path / "data").symlink_to(nmnist)
     given = [word for word in small_words(nmnist) if not word.startswith("dataset.root")]
-    done = call(tmp_path, *given, "dataset.root=./data", *words)
+    done = call(tmp_path, *given, "dataset.root=./data", "hydra.job.chdir=true")
     assert done.returncode == 0, done.stderr
     assert f"root: {nmnist}" in (only_run(tmp_path) / "config.yaml").read_text().replace("'", "")
     assert {path.name for path in tmp_path.iterdir()} == {"data", "outputs"}
