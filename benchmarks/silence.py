@@ -83,6 +83,24 @@ def subnormal_share(tensor: Tensor) -> float:
     return float(((tensor != 0) & (tensor.abs() < torch.finfo(tensor.dtype).tiny)).double().mean())
 
 
+def figures(busy: list[float], silent: list[float]) -> dict[str, float]:
+    """Return medians in seconds, the slowest window of silent steps and where it began, and the two ratios."""
+    windows = [statistics.median(silent[i : i + WINDOW]) for i in range(0, len(silent), WINDOW)]
+    medians = {"busy": statistics.median(busy), "silent": statistics.median(silent), "slowest": max(windows)}
+    return {
+        **medians,
+        "ratio": medians["silent"] / medians["busy"],
+        "slowest_ratio": medians["slowest"] / medians["busy"],
+        "slowest_at": windows.index(max(windows)) * WINDOW,
+    }
+
+
+def row(name: str, values: dict[str, float]) -> list[str]:
+    """Return a line of the table."""
+    times = [f"{1e3 * values[key]:.2f}" for key in ("busy", "silent", "slowest")]
+    return [name, *times, f"{values['ratio']:.2f}", f"{values['slowest_ratio']:.2f}", f"{values['slowest_at']:.0f}"]
+
+
 def main() -> None:
     """Measure, print, save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -97,33 +115,12 @@ def main() -> None:
     weights = [parameter.detach().clone() for parameter in net.parameters()]
     print(f"MLP of step_speed.py, B = {BATCH}: {BUSY} busy steps, then {options.steps} silent ones, decay 0.5")
     print(f"{machine(options.device)}\n")
-    rows, result = [], {}
-    for name, step in (
-        ("snnlearn", online_step(labels, net)),
-        ("hand-written, no flush", plain_step(labels, weights)),
-    ):
-        busy, silent = timed(step, x, options.steps)
-        windows = [statistics.median(silent[i : i + WINDOW]) for i in range(0, len(silent), WINDOW)]
-        figures = {
-            "busy": statistics.median(busy),
-            "silent": statistics.median(silent),
-            "slowest": max(windows),
-            "slowest_at": windows.index(max(windows)) * WINDOW,
-        }
-        figures["ratio"] = figures["silent"] / figures["busy"]
-        figures["slowest_ratio"] = figures["slowest"] / figures["busy"]
-        result[name] = figures
-        rows.append(
-            [
-                name,
-                *(f"{1e3 * figures[key]:.2f}" for key in ("busy", "silent", "slowest")),
-                f"{figures['ratio']:.2f}",
-                f"{figures['slowest_ratio']:.2f}",
-                str(figures["slowest_at"]),
-            ]
-        )
+    result = {
+        "snnlearn": figures(*timed(online_step(labels, net), x, options.steps)),
+        "hand-written, no flush": figures(*timed(plain_step(labels, weights), x, options.steps)),
+    }
     header = ["", "busy ms", "silent ms", "slowest ten", "silent/busy", "slowest/busy", "at silent step"]
-    print(table(header, rows))
+    print(table(header, [row(name, values) for name, values in result.items()]))
     kept = state_tensors(net)
     share = max(subnormal_share(tensor) for tensor in kept)
     print(f"\nsubnormal numbers left in the {len(kept)} states and traces of snnlearn: {share:.1%}")
