@@ -18,7 +18,7 @@ def job_folder(overrides: str) -> str:
     >>> job_folder("rule=ottt,seed=1")
     'rule=ottt,seed=1'
     >>> job_folder("model.hidden=[8,16]")
-    'model.hidden=-8,16-_f90aa9'
+    'model.hidden=-8,16-_eb48ca'
     >>> job_folder("")
     'default'
     """

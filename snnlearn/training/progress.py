@@ -37,7 +37,7 @@ def make_progress(kind: ProgressKind, total: int, done: int = 0) -> Progress:
     return LineProgress(total, done)
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: int | float) -> str:
     """Write a duration in the largest fitting units.
 
     >>> duration(7.4), duration(84), duration(3700)
