@@ -13,6 +13,9 @@ from jaxtyping import install_import_hook
 # The hook checks every jaxtyping annotation of the package while tests run; users never pay for it.
 hook = install_import_hook("snnlearn", "beartype.beartype")
 
+# The tests' tensors are small: a second thread costs more than it brings, and the suite shares its cores.
+torch.set_num_threads(1)
+
 SHARED = Path(os.environ.get("SNNLEARN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 

@@ -62,17 +62,12 @@ class LinearEligibility(torch.autograd.Function):
     """y = x W^T + b with the weight gradient of the trace; see the module's equations."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, source: TraceSource) -> Tensor:
-        """Return the plain layer's value."""
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Save the weight, and the tick to find the trace at; x itself is not kept."""
-        x, weight, bias, ctx.source = inputs
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, source: TraceSource) -> Tensor:
+        """Return the plain layer's value; keep the weight, and the tick to find the trace at, but not x."""
         ctx.save_for_backward(weight)
-        ctx.tick, ctx.x_dtype = ctx.source.expect(), x.dtype
+        ctx.source, ctx.tick, ctx.x_dtype = source, source.expect(), x.dtype
         ctx.bias_dtype = None if bias is None else bias.dtype
+        return F.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
@@ -103,7 +98,7 @@ def bias_gradient(d: Float[Tensor, "*units"], bias_trace: Float[Tensor, "..."] |
         return rows.sum(0)
     aligned = bias_trace.reshape(bias_trace.shape + (1,) * (d.dim() - 1 - bias_trace.dim()))
     wide = torch.promote_types(d.dtype, bias_trace.dtype)
-    return einsum(d.to(wide), aligned.expand(d.shape[:-1]).to(wide), "... o, ... -> o")
+    return aligned.to(wide).expand(d.shape[:-1]).reshape(-1) @ rows.to(wide)
 
 
 def _refuse_second_order() -> None:
@@ -120,6 +115,7 @@ class ConvEligibility(torch.autograd.Function):
 
     @staticmethod
     def forward(
+        ctx: Any,
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -129,17 +125,13 @@ class ConvEligibility(torch.autograd.Function):
         dilation: tuple[int, ...],
         groups: int,
     ) -> Tensor:
-        """Return the plain convolution's value."""
+        """Return the plain convolution's value; keep the weight, the geometry, and the tick of the trace."""
+        ctx.save_for_backward(weight)
+        ctx.source, ctx.tick, ctx.geometry = source, source.expect(), (stride, padding, dilation, groups)
+        ctx.x_dtype, ctx.x_shape = x.dtype, x.shape
+        ctx.bias_dtype = None if bias is None else bias.dtype
         convolve = F.conv1d if x.dim() == 3 else F.conv2d
         return convolve(x, weight, bias, stride, padding, dilation, groups)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Save the weight, the geometry, and the tick to find the trace at."""
-        x, weight, bias, ctx.source, *ctx.geometry = inputs
-        ctx.save_for_backward(weight)
-        ctx.tick, ctx.x_dtype, ctx.x_shape = ctx.source.expect(), x.dtype, x.shape
-        ctx.bias_dtype = None if bias is None else bias.dtype
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:

@@ -1,0 +1,64 @@
+"""Memory does not grow with the length of the sequence; BPTT's does."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from oracles.allocation import peak_bytes
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from snnlearn import BPTT, LI, LIF, OTTT, SLTT, ETBlock, ETLinear, LearningRule, OnlineLearner, SequenceLoss
+
+BATCH, INPUTS = 16, 300
+
+
+def stream(steps: int) -> Iterator[Tensor]:
+    """Steps made as they are asked for, so that the input takes no memory either."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        yield torch.rand(BATCH, INPUTS, generator=generator)
+
+
+def peak_of(rule: LearningRule, steps: int) -> int:
+    torch.manual_seed(0)
+    net = nn.Sequential(ETBlock(ETLinear(INPUTS, 64), LIF()), ETBlock(ETLinear(64, 10), LI()))
+    loss = SequenceLoss(readout="running_mean")
+    learner = OnlineLearner(net, rule, loss, torch.optim.Adam(net.parameters()), update="sequence")
+    labels = torch.arange(BATCH) % 10
+    learner.learn(stream(2), labels)  # gradients and optimizer state exist from here on
+    result = None
+
+    def run() -> None:
+        nonlocal result
+        result = learner.learn(stream(steps), labels)
+
+    peak = peak_bytes(net, run)
+    assert result is not None
+    assert result.steps == steps
+    assert 0.02 < result.firing_rates["0"] < 0.8
+    return peak
+
+
+@pytest.mark.parametrize("rule", [OTTT(), SLTT()], ids=["ottt", "sltt"])
+def test_online_rules_hold_as_much_at_ten_thousand_steps_as_at_ten(rule: LearningRule) -> None:
+    lengths = (10, 100, 1_000, 10_000) if rule.name == "OTTT" else (10, 1_000)
+    peaks = {steps: peak_of(rule, steps) for steps in lengths}
+    assert max(peaks.values()) < 1.02 * min(peaks.values()), peaks
+
+
+def test_bptt_grows_with_the_sequence() -> None:
+    peaks = {steps: peak_of(BPTT(), steps) for steps in (10, 100)}
+    assert peaks[100] > 5 * peaks[10], peaks
+    assert peaks[100] > 5 * peak_of(OTTT(), 100)
+
+
+def test_per_step_updates_hold_no_more() -> None:
+    """The trap of a history kept for an optimizer that steps every time."""
+    torch.manual_seed(0)
+    net = nn.Sequential(ETBlock(ETLinear(INPUTS, 64), LIF()), ETBlock(ETLinear(64, 10), LI()))
+    learner = OnlineLearner(net, OTTT(), F.cross_entropy, torch.optim.SGD(net.parameters(), lr=1e-3), update=1)
+    labels = torch.arange(BATCH) % 10
+    learner.learn(stream(2), labels)
+    peaks = [peak_bytes(net, lambda n=n: learner.learn(stream(n), labels)) for n in (10, 500)]
+    assert max(peaks) < 1.02 * min(peaks), peaks
