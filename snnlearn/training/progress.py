@@ -40,7 +40,7 @@ def make_progress(kind: ProgressKind, total: int, done: int = 0) -> Progress:
 def duration(seconds: int | float) -> str:
     """Write a duration in the largest fitting units.
 
-    >>> duration(7.4), duration(84), duration(3700)
+    >>> duration(7.4), duration(84), duration(3720)
     ('7 s', '1 min 24 s', '1 h 02 min')
     """
     whole = round(seconds)
