@@ -1,6 +1,6 @@
 """A tiny learner and tiny recordings, for tests of the trainer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +81,12 @@ def trainer_in(tmp_path: Path) -> Callable[..., Trainer]:
         return make_trainer(folder, **options)
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Nets this small only wait for each other's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

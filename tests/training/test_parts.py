@@ -141,7 +141,7 @@ def test_file_size_limit_is_told_and_keeps_the_old(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(TrainingError, match="could not save the checkpoint .*kept"):
+        with pytest.raises(TrainingError, match=r"could not save the checkpoint .*kept"):
             save_checkpoint(path, {"step": 2, "x": torch.zeros(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -250,7 +250,9 @@ def test_bar_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert "epoch 1/1 done" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("rate", "kind"), [(0.0, "silent"), (0.0009, "silent"), (0.81, "saturated"), (1.0, "saturated")])
+@pytest.mark.parametrize(
+    ("rate", "kind"), [(0.0, "silent"), (0.0009, "silent"), (0.81, "saturated"), (1.0, "saturated")]
+)
 def test_rates_that_are_warned_of(rate: float, kind: str) -> None:
     watch = RateWatch()
     (text,) = watch.look({"hidden": rate}, epoch=1)

@@ -26,7 +26,9 @@ def same_state(first: Trainer, second: Trainer) -> bool:
     moments = [trainer.learner.optimizer.state_dict()["state"] for trainer in (first, second)]
     equal = all(torch.equal(ours[name], theirs[name]) for name in ours)
     return equal and all(
-        torch.equal(moments[0][index][name], moments[1][index][name]) for index in moments[0] for name in moments[0][index]
+        torch.equal(moments[0][index][name], moments[1][index][name])
+        for index in moments[0]
+        for name in moments[0][index]
     )
 
 
@@ -227,7 +229,7 @@ def test_full_disk_keeps_the_earlier_checkpoint(trainer_in: MakeTrainer, monkeyp
     longer = trainer_in(epochs=2)
     longer.resume(longer.last)
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(TrainingError, match="No space left on device.*earlier one at .* is kept"):
+    with pytest.raises(TrainingError, match=r"No space left on device.*earlier one at .* is kept"):
         longer.fit()
     assert trainer.last.read_bytes() == kept
     assert sorted(path.name for path in trainer.last.parent.iterdir()) == ["best.pt", "last.pt"]
