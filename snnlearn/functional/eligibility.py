@@ -11,7 +11,7 @@ so that no step of the past is needed. The leading dimensions `...` are free: ba
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from einops import einsum
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
@@ -79,12 +79,21 @@ class LinearEligibility(torch.autograd.Function):
         grad_x = grad_weight = grad_bias = None
         if need_weight:
             wide = torch.promote_types(d.dtype, trace.dtype)
-            grad_weight = einsum(d.to(wide), trace.to(wide), "... o, ... i -> o i").to(weight.dtype)
+            grad_weight = (rows_of(d.to(wide)).T @ rows_of(trace.to(wide))).to(weight.dtype)
         if need_bias:
             grad_bias = bias_gradient(d, bias_trace).to(ctx.bias_dtype)
         if need_x:
-            grad_x = einsum(d, weight.to(d.dtype), "... o, o i -> ... i").to(ctx.x_dtype)
+            grad_x = (d @ weight.to(d.dtype)).to(ctx.x_dtype)
         return grad_x, grad_weight, grad_bias, None
+
+
+def rows_of(values: Float[Tensor, "*leading units"]) -> Float[Tensor, "rows units"]:
+    """Return values [..., U] as rows [N, U], so that one plain matrix product sums over all leading dimensions.
+
+    >>> rows_of(torch.zeros(2, 3, 4)).shape
+    torch.Size([6, 4])
+    """
+    return rearrange(values, "... units -> (...) units")
 
 
 def bias_gradient(d: Float[Tensor, "*units"], bias_trace: Float[Tensor, "..."] | None) -> Float[Tensor, " outputs"]:
@@ -93,7 +102,7 @@ def bias_gradient(d: Float[Tensor, "*units"], bias_trace: Float[Tensor, "..."] |
     >>> bias_gradient(torch.ones(2, 3), torch.tensor([1.0, 2.0]))
     tensor([3., 3., 3.])
     """
-    rows = d.reshape(-1, d.shape[-1])
+    rows = rows_of(d)
     if bias_trace is None:
         return rows.sum(0)
     aligned = bias_trace.reshape(bias_trace.shape + (1,) * (d.dim() - 1 - bias_trace.dim()))
@@ -201,4 +210,4 @@ def et_linear(
     return LinearEligibility.apply(x, weight, bias, source)  # type: ignore[no-any-return]
 
 
-__all__ = ["ConvEligibility", "FixedTrace", "LinearEligibility", "TraceSource", "bias_gradient", "et_linear"]
+__all__ = ["ConvEligibility", "FixedTrace", "LinearEligibility", "TraceSource", "bias_gradient", "et_linear", "rows_of"]
