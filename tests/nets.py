@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from snnlearn import LI, LIF, ETBlock, ETLinear, Neuron, reset
+from snnlearn import BPTT, LI, LIF, OTTT, SLTT, ETBlock, ETLinear, LearningRule, Neuron, OnlineLearner, reset
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -93,3 +95,37 @@ def assert_alive(net: nn.Module, x: Tensor, low: float = 0.02, high: float = 0.9
     assert rates
     for rate in rates.values():
         assert low < sum(rate) / len(rate) < high
+
+
+RULES = [OTTT(), SLTT(), BPTT()]
+EVERY_RULE = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+ONLINE = pytest.mark.parametrize("rule", RULES[:2], ids=lambda rule: rule.name)
+SUMMED: dict[str, Any] = {"reduction": "sum"}
+
+
+class Recorder(torch.optim.SGD):
+    """Plain descent that keeps the gradients it was given, one dictionary per update."""
+
+    def __init__(self, net: nn.Module, lr: float = 0.0, **options: Any) -> None:
+        super().__init__(net.parameters(), lr=lr, **options)
+        self.net, self.seen = net, list[dict[str, Tensor]]()
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.seen.append(gradients(self.net))
+        super().step(closure)
+
+
+def learner_of(
+    net: nn.Module, rule: LearningRule, loss: Any = F.cross_entropy, lr: float = 0.0, **options: Any
+) -> tuple[OnlineLearner, Recorder]:
+    optimizer = Recorder(net, lr)
+    return OnlineLearner(net, rule, loss, optimizer, **options), optimizer
+
+
+def weights(net: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in net.state_dict().items()}
+
+
+def assert_untouched(net: nn.Module, before: dict[str, Tensor]) -> None:
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name]), name

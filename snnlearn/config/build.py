@@ -2,19 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from snnlearn.config.problem import ConfigError, Problem
 from snnlearn.config.schema import Config, CosineConfig, StepConfig
 from snnlearn.config.schema_data import DatasetConfig, DigitsConfig
 from snnlearn.config.schema_network import MLPConfig, NeuronConfig, SurrogateConfig
 from snnlearn.config.validate import plain
-from snnlearn.data import NMNIST, Binning, Digits, EventDataset, collate, stratified_split
+from snnlearn.data import NMNIST, Binning, Digits, EventDataset, collate, random_shift, stratified_split
 from snnlearn.engine import OnlineLearner, SequenceLoss
 from snnlearn.functional import SURROGATES, Surrogate
 from snnlearn.nn import ALIF, IF, LIF, CubaLIF, Neuron
@@ -133,6 +134,10 @@ def build_scheduler(config: Config, optimizer: torch.optim.Optimizer) -> torch.o
     return None
 
 
+def _shifted(frames: Tensor, generator: torch.Generator, pixels: int) -> Tensor:
+    return random_shift(frames, pixels, generator)
+
+
 def build_trainer(config: Config, folder: Path) -> Trainer:
     """Return a trainer that writes to `folder`; seeds torch's generator first, so the weights are the seed's."""
     options = config.trainer
@@ -152,6 +157,7 @@ def build_trainer(config: Config, folder: Path) -> Trainer:
             shuffle=shuffle,
             workers=options.workers,
             max_batches=options.max_batches,
+            vary=partial(_shifted, pixels=config.dataset.shift) if shuffle and config.dataset.shift else None,
         )
 
     return Trainer(

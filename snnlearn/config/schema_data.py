@@ -24,6 +24,12 @@ class _Recordings:
     validation: float = knob(
         "share of the training data kept for validation, evenly over the classes", at_least=0, below=1
     )
+    shift: int = knob(
+        "move each training recording by up to so many pixels in x and y, anew in every epoch; 0: not at all",
+        unit="pixels",
+        at_least=0,
+        below=34,
+    )
     limit: int | None = knob(
         "use only so many recordings of each split, evenly over the classes; null: all", at_least=1
     )

@@ -1,5 +1,6 @@
 """Event recordings as frames: N-MNIST from your files, simulated digits, or any structured events."""
 
+from snnlearn.data.augmentation import random_shift
 from snnlearn.data.binning import Binning, binary_loss
 from snnlearn.data.camera import Camera
 from snnlearn.data.dataset import EventDataset
@@ -22,5 +23,6 @@ __all__ = [
     "binary_loss",
     "collate",
     "from_structured",
+    "random_shift",
     "stratified_split",
 ]

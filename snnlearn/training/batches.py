@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 __all__ = ["Batches", "epoch_order"]
 
 Collate = Callable[[list[Any]], tuple[Tensor, Tensor, Tensor]]
+Vary = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> list[int]:
@@ -24,8 +25,8 @@ def epoch_order(count: int, seed: int, epoch: int) -> list[int]:
     return torch.randperm(count, generator=_generator(seed, epoch)).tolist()
 
 
-def _generator(seed: int, epoch: int) -> torch.Generator:
-    digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
+def _generator(*place: int) -> torch.Generator:
+    digest = hashlib.sha256(" ".join(map(str, place)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
@@ -33,7 +34,8 @@ class Batches:
     """Serve the recordings `indices` of `dataset` in batches (x [T, B, ...], y [B]), the last one smaller.
 
     `collate` turns a list of items into (frames [T, B, ...], labels [B], lengths [B]); `workers` processes read
-    beside the training (0: none). The order is new in every epoch; without `shuffle` it is that of `indices`.
+    beside the training (0: none). `vary` changes the frames of a batch, with a generator that belongs to that
+    batch of that epoch. The order is new in every epoch; without `shuffle` it is that of `indices`.
 
     >>> from snnlearn.training.batches import Batches
     >>> numbers = Batches([10, 11, 12], [0, 1, 2], 2, lambda items: (torch.tensor(items), torch.tensor(items), None))
@@ -52,6 +54,7 @@ class Batches:
         shuffle: bool = False,
         workers: int = 0,
         max_batches: int | None = None,
+        vary: Vary | None = None,
     ) -> None:
         self.dataset = dataset
         self.indices = list(indices)
@@ -61,6 +64,7 @@ class Batches:
         self.shuffle = shuffle
         self.workers = workers
         self.max_batches = max_batches
+        self.vary = vary
 
     @property
     def samples(self) -> int:
@@ -86,5 +90,5 @@ class Batches:
             num_workers=self.workers,
             generator=_generator(self.seed, epoch),
         )
-        for frames, labels, _ in loader:
-            yield frames, labels
+        for place, (frames, labels, _) in enumerate(loader, start):
+            yield frames if self.vary is None else self.vary(frames, _generator(self.seed, epoch, place)), labels

@@ -92,8 +92,13 @@ def test_weights_of_a_plain_network_load_into_one_of_blocks() -> None:
     plain, block = Plain(), ETBlock(ETLinear(3, 2), LIF())
     attach(block, OTTT())
     block(torch.ones(1, 3)).sum().backward()
+    assert not torch.equal(block.connection.weight, plain.connection.weight)
     block.load_state_dict(plain.state_dict(), strict=True)
+    assert torch.equal(block.connection.weight, plain.connection.weight)
+    with torch.no_grad():
+        block.connection.bias.fill_(3.0)
     plain.load_state_dict(block.state_dict(), strict=True)
+    assert plain.connection.bias.tolist() == [3.0, 3.0]
 
 
 # Values and, where the trace is the input, gradients.

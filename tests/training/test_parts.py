@@ -80,6 +80,23 @@ def test_order_depends_on_seed_and_epoch_alone() -> None:
     assert [len(x) for x, _ in batches(1).epoch(1)] == [6, 6, 6, 2]
 
 
+def test_variation_belongs_to_the_batch_of_the_epoch_so_a_resume_sees_the_same() -> None:
+    def collate(items: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return torch.zeros(len(items)), torch.tensor(items), torch.tensor(items)
+
+    def noise(frames: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return frames + torch.rand(len(frames), generator=generator)
+
+    batches = Batches(list(range(20)), range(20), 6, collate, seed=1, shuffle=True, vary=noise)
+    state = torch.get_rng_state()
+    whole = [x for x, _ in batches.epoch(1)]
+    assert torch.equal(state, torch.get_rng_state())
+    resumed = [x for x, _ in batches.epoch(1, start=2)]
+    assert all(torch.equal(a, b) for a, b in zip(whole[2:], resumed, strict=True))
+    assert not torch.equal(whole[0], whole[1])
+    assert not torch.equal(whole[0], next(iter(batches.epoch(2)))[0])
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_give_the_same_batches(workers: int, trainer_in: MakeTrainer) -> None:
     trainer = trainer_in()
