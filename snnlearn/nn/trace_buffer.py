@@ -52,6 +52,8 @@ class TraceBuffer(Stateful):
         self.bias_values: Tensor | None = None
         self.skipped: int | None = None
         self.tick = 0
+        self.gathering: torch.dtype | None = None
+        self.gathered: Tensor | None = None
 
     def extra_repr(self) -> str:
         """Return the transition in effect."""
@@ -107,6 +109,13 @@ class TraceBuffer(Stateful):
                 f"whole sequence attach BPTT() instead"
             )
         return read_leak_trace(self.values, self.leak), read_leak_trace(self.bias_values, self.leak)
+
+    def gather(self, d: Tensor, trace: Tensor) -> bool:
+        """Add d^T trace to `gathered` [O, I] while gathering in that dtype: one pass, where autograd needs two."""
+        if self.gathering != d.dtype:
+            return False
+        self.gathered = d.T @ trace if self.gathered is None else self.gathered.addmm_(d.T, trace)
+        return True
 
     def _cause(self, tick: int) -> str:
         if tick > self.tick:

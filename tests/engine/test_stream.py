@@ -71,7 +71,7 @@ def test_a_stream_equals_a_sequence(rule: LearningRule, update: str | int, devic
     assert torch.equal(outputs[-1], result.last_output)
     assert not any(output.requires_grad for output in outputs)
     for a, b in zip(net.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(a, b)
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)  # a sequence sums in one product: other rounding
 
 
 @ONLINE
