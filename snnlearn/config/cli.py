@@ -15,12 +15,12 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-from snnlearn.config.compose import ComposeError, choice_values, compose_values, options
+from snnlearn.config.compose import ComposeError, choice_values, compose_values, options, output_folder
 from snnlearn.config.folders import register_resolvers
 from snnlearn.config.help import help_text
 from snnlearn.config.problem import ConfigError, Problem
 from snnlearn.config.resumed import resumed_words
-from snnlearn.config.run import finished_before, run, summary_line
+from snnlearn.config.run import finished_before, finished_resumed, run, summary_line
 from snnlearn.config.sweep import USER_ERRORS, Job, SweepTable
 from snnlearn.config.validate import load, validate
 from snnlearn.config.words import Command, inspect
@@ -61,9 +61,15 @@ def _train(configs: Path) -> int:
     if not (hydra_only or args.config_name or args.config_path or args.experimental_rerun):
         try:
             command = check(configs, args)
+            summary = None if args.cfg else _finished(configs, args, command)
         except (ConfigError, CheckpointError) as error:
             print(f"error: {error}", file=sys.stderr)
             return exit_code(error)
+        if summary is not None:
+            more = f"for more, give trainer.epochs a number above {summary['epochs']}"
+            print(f"the run is finished already, and nothing was changed; {more}", file=sys.stderr)
+            print(summary_line(summary))
+            return 0
         flags = [word for word in sys.argv[1:] if word not in args.overrides]
         sys.argv[1:] = [*flags, *command.overrides]
     register_resolvers()
@@ -82,7 +88,7 @@ def check(configs: Path, args: argparse.Namespace) -> Command:
     Raises ConfigError with everything that is wrong; in a sweep, with what is wrong in every job.
     """
     extra = Path(args.config_dir) if args.config_dir else None
-    multirun = args.multirun or any(word.upper() == "HYDRA.MODE=MULTIRUN" for word in args.overrides)
+    multirun = _is_sweep(args)
     command = inspect(configs, args.overrides, multirun, extra)
     jobs = command.jobs()
     found = [_job_problems(configs, job, extra) for job in (jobs if not command.problems else jobs[:1])]
@@ -106,6 +112,19 @@ def check_resumed(configs: Path, args: argparse.Namespace, extra: Path | None) -
     if problems:
         raise ConfigError(problems)
     return command
+
+
+def _is_sweep(args: argparse.Namespace) -> bool:
+    return args.multirun or any(word.upper() == "HYDRA.MODE=MULTIRUN" for word in args.overrides)
+
+
+def _finished(configs: Path, args: argparse.Namespace, command: Command) -> dict[str, Any] | None:
+    """Return the summary of the finished run that a command resumes, before Hydra writes to its folder."""
+    extra = Path(args.config_dir) if args.config_dir else None
+    folder = None if _is_sweep(args) else output_folder(configs, command.overrides, extra)
+    if folder is None:
+        return None
+    return finished_resumed(load(compose_values(configs, command.overrides, extra)), folder)
 
 
 def _job_problems(configs: Path, overrides: Sequence[str], extra: Path | None) -> list[Problem]:

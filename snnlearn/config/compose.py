@@ -8,13 +8,21 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from snnlearn.config.folders import register_resolvers
 from snnlearn.config.schema import Config
 from snnlearn.config.validate import fields
 
-__all__ = ["ComposeError", "choice_values", "compose_paths", "compose_values", "leaf_paths", "options"]
+__all__ = [
+    "ComposeError",
+    "choice_values",
+    "compose_paths",
+    "compose_values",
+    "leaf_paths",
+    "options",
+    "output_folder",
+]
 
 
 class ComposeError(ValueError):
@@ -39,6 +47,18 @@ def compose_paths(configs: Path, overrides: Sequence[str], extra: Path | None = 
     with _composed(configs, overrides, extra) as composed:
         values: Any = OmegaConf.to_container(composed, resolve=False)
     return set(leaf_paths(values))
+
+
+def output_folder(configs: Path, overrides: Sequence[str], extra: Path | None = None) -> Path | None:
+    """Return where the run would write, as `hydra.run.dir` says; None where only a running job knows it.
+
+    Arguments and errors as for `compose_values`.
+    """
+    with _composed(configs, overrides, extra) as composed:
+        try:
+            return Path.cwd() / str(composed.hydra.run.dir)
+        except InterpolationResolutionError:  # such as ${hydra:runtime.choices.rule}
+            return None
 
 
 @contextmanager

@@ -23,14 +23,24 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-# Without these the stored tensors, data order or split would not mean what they did.
+# Without these the stored tensors, data order or split would not mean what they did, or the figures of one
+# run would come from two different networks, rules or encodings.
 MUST_MATCH = (
     "seed",
     "model",
-    "neuron.name",
+    "neuron",
+    "surrogate",
+    "rule",
+    "loss",
     "dataset.name",
     "dataset.validation",
     "dataset.limit",
+    "dataset.steps",
+    "dataset.by",
+    "dataset.window_us",
+    "dataset.bin_us",
+    "dataset.binary",
+    "dataset.shift",
     "optimizer",
     "scheduler",
     "trainer.batch_size",
@@ -89,10 +99,10 @@ def _listed(path: str, entries: tuple[str, ...]) -> bool:
 def check_same_run(stored: Mapping[str, Any], present: Mapping[str, Any]) -> list[Difference]:
     """Return the differences that only deserve a warning.
 
-    Raises CheckpointError, listing both sides, where weights, optimizer, data order or split would not fit.
+    Raises CheckpointError, listing both sides, where network, rule, loss, optimizer or data would not be the same.
 
-    >>> [item.path for item in check_same_run({"rule": {"name": "ottt"}}, {"rule": {"name": "sltt"}})]
-    ['rule.name']
+    >>> [item.path for item in check_same_run({"trainer": {"update": 1}}, {"trainer": {"update": 2}})]
+    ['trainer.update']
     """
     found = [item for item in differences(stored, present) if not _listed(item.path, MAY_DIFFER)]
     fatal = [item for item in found if _listed(item.path, MUST_MATCH)]
@@ -100,7 +110,7 @@ def check_same_run(stored: Mapping[str, Any], present: Mapping[str, Any]) -> lis
         lines = "\n  ".join(map(str, fatal))
         raise CheckpointError(
             f"the checkpoint belongs to another run:\n  {lines}\n"
-            "give these knobs the checkpoint's values, or start a new run without trainer.resume"
+            "give these knobs the checkpoint's values, or start a fresh run without trainer.resume"
         )
     if present.get("scheduler", {}).get("name") == "cosine":
         epochs = [item for item in differences(stored, present) if item.path == "trainer.epochs"]

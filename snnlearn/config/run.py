@@ -28,7 +28,7 @@ from snnlearn.training import Trainer, find_checkpoint
 from snnlearn.training.checkpoint import FOLDER, write_whole
 from snnlearn.training.metrics import Running
 
-__all__ = ["finished_before", "run", "summary_line"]
+__all__ = ["finished_before", "finished_resumed", "run", "summary_line"]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ def run(config: Config, folder: Path, in_sweep: bool = False) -> dict[str, Any]:
     A job of a sweep goes on from the checkpoint in its own folder where there is one. Raises ConfigError,
     CheckpointError, DataError, TrainingError or Interrupted.
     """
+    if not in_sweep and (done := finished_resumed(config, folder)) is not None:
+        return done
     checkpoint, notes = _starting_point(config, folder, in_sweep)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))).encode())
@@ -75,6 +77,17 @@ def finished_before(config: Config, folder: Path) -> dict[str, Any] | None:
         text = ", ".join(f"{item.path} {item.stored!r} there and {item.present!r} here" for item in other)
         raise ConfigError([Problem("hydra.sweep.dir", str(folder), "a folder without another finished job", text)])
     return summary
+
+
+def finished_resumed(config: Config, folder: Path) -> dict[str, Any] | None:
+    """Return the summary of the finished run that `config` resumes; None where there is something left to train.
+
+    `folder` is where the run would write. Raises CheckpointError where `config` is that of another run, and
+    ConfigError where `folder` holds a run that is not resumed.
+    """
+    checkpoint, _ = _starting_point(config, folder, in_sweep=False)
+    summary = None if checkpoint is None else read_summary(run_folder(checkpoint))
+    return summary if summary is not None and config.trainer.epochs <= summary["epochs"] else None
 
 
 def _starting_point(config: Config, folder: Path, in_sweep: bool) -> tuple[Path | None, list[Difference]]:

@@ -96,13 +96,42 @@ def test_another_network_cannot_be_resumed(small: Small, tmp_path: Path) -> None
     assert "seed: 1 in the checkpoint, 5 now" in str(caught.value)
 
 
-def test_another_time_constant_is_warned_of(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("neuron.tau=4", "neuron.tau: 2.0 in the checkpoint, 4.0 now"),
+        ("rule=sltt", "rule.name: 'ottt' in the checkpoint, 'sltt' now"),
+        ("surrogate=triangle", "surrogate.name: 'arctan' in the checkpoint, 'triangle' now"),
+        ("loss=mse", "loss.name: 'cross_entropy' in the checkpoint, 'mse' now"),
+        ("dataset.steps=5", "dataset.steps: 4 in the checkpoint, 5 now"),
+        ("dataset.binary=true", "dataset.binary: False in the checkpoint, True now"),
+    ],
+)
+def test_another_neuron_rule_loss_or_encoding_cannot_be_resumed(small: Small, word: str, text: str) -> None:
     """C03: tau = 2, resumed with tau = 4."""
+    with pytest.raises(CheckpointError, match="start a fresh run without trainer.resume") as caught:
+        check_same_run(plain(small()), plain(small(word)))
+    assert text in str(caught.value)
+
+
+def test_another_update_is_warned_of(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(small(), tmp_path)
     caplog.set_level(logging.WARNING)
-    run(small(f"trainer.resume={tmp_path}", "neuron.tau=4", "rule=sltt", "trainer.epochs=2"), tmp_path)
-    assert "neuron.tau: 2.0 in the checkpoint, 4.0 now" in caplog.text
-    assert "rule.name: 'ottt' in the checkpoint, 'sltt' now" in caplog.text
+    run(small(f"trainer.resume={tmp_path}", "trainer.update=1", "trainer.epochs=2"), tmp_path)
+    assert "trainer.update: 'sequence' in the checkpoint, 1 now" in caplog.text
+
+
+def test_a_finished_run_is_left_as_it_is(small: Small, tmp_path: Path) -> None:
+    """Negative control: with one epoch more there is something to do."""
+    folder = tmp_path / "a"
+    summary = run(small(), folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match="neuron.tau"):
+        run(small(f"trainer.resume={folder}", "neuron.tau=4", "trainer.epochs=2"), folder)
+    assert run(small(f"trainer.resume={folder}"), folder) == summary
+    assert run(small(f"trainer.resume={folder}"), tmp_path / "b") == summary
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert run(small(f"trainer.resume={folder}", "trainer.epochs=2"), folder)["epochs"] == 2
 
 
 def test_what_may_differ_is_not_warned_of(small: Small) -> None:

@@ -93,6 +93,23 @@ def test_interrupt_and_resume(tmp_path: Path, nmnist: Path) -> None:
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
+def test_a_finished_run_is_resumed_to_no_effect(tmp_path: Path, nmnist: Path) -> None:
+    """Neither another neuron nor nothing at all changes a file of it, Hydra's own included."""
+    first = call(tmp_path, *small_words(nmnist))
+    assert first.returncode == 0, first.stderr
+    folder = only_run(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    other = call(tmp_path, f"trainer.resume={folder}", "neuron.tau=4")
+    assert other.returncode == 2
+    assert "neuron.tau: 2.0 in the checkpoint, 4.0 now" in other.stderr
+    assert "Traceback" not in other.stderr
+    again = call(tmp_path, f"trainer.resume={folder}")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == first.stdout.splitlines(keepends=True)[-1]
+    assert "the run is finished already, and nothing was changed" in again.stderr
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_sweep(tmp_path: Path, nmnist: Path) -> None:
     """Folder, seed and row for every job; wrong ones are named and stop nothing; a rerun repeats nothing (H06)."""
     words = ["-m", *small_words(nmnist), "rule=ottt,slt", "seed=1,2", "hydra.sweep.dir=sweep"]
