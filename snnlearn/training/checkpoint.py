@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,21 @@ __all__ = [
 
 FORMAT = 1
 FOLDER = "checkpoints"
+
+# What torch.load was seen to raise for random, cut and altered files.
+UNREADABLE = (
+    RuntimeError,
+    EOFError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    struct.error,
+    UnpicklingError,
+)
+INSTEAD = f"pass best.pt or last.pt from the {FOLDER}/ of a run's folder, or that folder"
 
 
 def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
@@ -83,11 +99,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, UnpicklingError) as error:
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path} is no readable checkpoint ({reason}); take another one") from error
+        raise CheckpointError(f"{path} is truncated or not a checkpoint; {INSTEAD} ({reason})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is no checkpoint of a training run of this version (format {FORMAT})")
+        raise CheckpointError(
+            f"{path} is not a checkpoint of a training run; {INSTEAD} (format {FORMAT} of this version not found in it)"
+        )
     return content
 
 

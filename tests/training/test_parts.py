@@ -167,7 +167,7 @@ def test_file_size_limit_is_told_and_keeps_the_old(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == ["last.pt"]
 
 
-@pytest.mark.parametrize("damage", ["empty", "text", "truncated", "foreign"])
+@pytest.mark.parametrize("damage", ["empty", "text", "json", "bytes", "truncated", "foreign"])
 def test_damaged_checkpoints_are_refused(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "last.pt"
     save_checkpoint(path, {"step": 1, "x": torch.zeros(1000)})
@@ -175,15 +175,17 @@ def test_damaged_checkpoints_are_refused(tmp_path: Path, damage: str) -> None:
     if damage == "foreign":
         torch.save({"weights": 1}, path)
     else:
-        path.write_bytes({"empty": b"", "text": b"hello", "truncated": whole[: len(whole) // 2]}[damage])
-    with pytest.raises(CheckpointError, match=r"last\.pt is no"):
+        content = {"empty": b"", "text": b"hello", "json": b'{"seed": 1}', "bytes": bytes([0x80, 0x02, 0x4A])}
+        path.write_bytes(content.get(damage, whole[: len(whole) // 2]))
+    said = "is not a checkpoint of" if damage == "foreign" else "is truncated or not a checkpoint"
+    with pytest.raises(CheckpointError, match=rf"last\.pt {said}.*; pass best\.pt or last\.pt .* \(.+\)$"):
         load_checkpoint(path)
 
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
     torch.save({"format": 1, "x": torch.nn.Linear(1, 1)}, path)
-    with pytest.raises(CheckpointError, match="no readable checkpoint"):
+    with pytest.raises(CheckpointError, match="is truncated or not a checkpoint"):
         load_checkpoint(path)
 
 
