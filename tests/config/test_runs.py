@@ -109,7 +109,7 @@ def test_another_network_cannot_be_resumed(small: Small, tmp_path: Path) -> None
 )
 def test_another_neuron_rule_loss_or_encoding_cannot_be_resumed(small: Small, word: str, text: str) -> None:
     """C03: tau = 2, resumed with tau = 4."""
-    with pytest.raises(CheckpointError, match="start a fresh run without trainer.resume") as caught:
+    with pytest.raises(CheckpointError, match=r"start a fresh run without trainer\.resume") as caught:
         check_same_run(plain(small()), plain(small(word)))
     assert text in str(caught.value)
 
@@ -126,7 +126,7 @@ def test_a_finished_run_is_left_as_it_is(small: Small, tmp_path: Path) -> None:
     folder = tmp_path / "a"
     summary = run(small(), folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(CheckpointError, match="neuron.tau"):
+    with pytest.raises(CheckpointError, match=r"neuron\.tau"):
         run(small(f"trainer.resume={folder}", "neuron.tau=4", "trainer.epochs=2"), folder)
     assert run(small(f"trainer.resume={folder}"), folder) == summary
     assert run(small(f"trainer.resume={folder}"), tmp_path / "b") == summary
