@@ -16,7 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from snnlearn.config.compose import ComposeError, choice_values, compose_values, options, output_folder
-from snnlearn.config.folders import register_resolvers
+from snnlearn.config.folders import FolderError, check_folder, register_resolvers
 from snnlearn.config.help import help_text
 from snnlearn.config.problem import ConfigError, Problem
 from snnlearn.config.resumed import resumed_words
@@ -62,7 +62,7 @@ def _train(configs: Path) -> int:
         try:
             command = check(configs, args)
             summary = None if args.cfg else _finished(configs, args, command)
-        except (ConfigError, CheckpointError) as error:
+        except (ConfigError, CheckpointError, FolderError) as error:
             print(f"error: {error}", file=sys.stderr)
             return exit_code(error)
         if summary is not None:
@@ -119,12 +119,21 @@ def _is_sweep(args: argparse.Namespace) -> bool:
 
 
 def _finished(configs: Path, args: argparse.Namespace, command: Command) -> dict[str, Any] | None:
-    """Return the summary of the finished run that a command resumes, before Hydra writes to its folder."""
+    """Return the summary of the finished run that a command resumes, before Hydra writes to its folder.
+
+    Raises FolderError where the output folder cannot be made.
+    """
     extra = Path(args.config_dir) if args.config_dir else None
-    folder = None if _is_sweep(args) else output_folder(configs, command.overrides, extra)
+    knob = "hydra.sweep.dir" if _is_sweep(args) else "hydra.run.dir"
+    folder = output_folder(configs, command.jobs()[0], knob, extra)
     if folder is None:
         return None
-    return finished_resumed(load(compose_values(configs, command.overrides, extra)), folder)
+    if not _is_sweep(args):
+        summary = finished_resumed(load(compose_values(configs, command.overrides, extra)), folder)
+        if summary is not None:
+            return summary
+    check_folder(knob, folder)
+    return None
 
 
 def _job_problems(configs: Path, overrides: Sequence[str], extra: Path | None) -> list[Problem]:

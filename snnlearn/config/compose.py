@@ -49,14 +49,14 @@ def compose_paths(configs: Path, overrides: Sequence[str], extra: Path | None = 
     return set(leaf_paths(values))
 
 
-def output_folder(configs: Path, overrides: Sequence[str], extra: Path | None = None) -> Path | None:
-    """Return where the run would write, as `hydra.run.dir` says; None where only a running job knows it.
+def output_folder(configs: Path, overrides: Sequence[str], knob: str, extra: Path | None = None) -> Path | None:
+    """Return the folder that `knob`, such as `hydra.run.dir`, names; None where only a running job knows it.
 
-    Arguments and errors as for `compose_values`.
+    Other arguments and errors as for `compose_values`.
     """
     with _composed(configs, overrides, extra) as composed:
         try:
-            return Path.cwd() / str(composed.hydra.run.dir)
+            return Path.cwd() / str(OmegaConf.select(composed, knob, throw_on_missing=True))
         except InterpolationResolutionError:  # such as ${hydra:runtime.choices.rule}
             return None
 

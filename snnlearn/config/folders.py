@@ -1,11 +1,16 @@
-"""Names of the folders of runs and jobs."""
+"""Folders of runs and jobs: their names, and whether they can be made."""
 
+import errno
 import hashlib
+import os
 import re
+from pathlib import Path
 
 from omegaconf import OmegaConf
 
-__all__ = ["job_folder", "register_resolvers"]
+from snnlearn.config.problem import Problem
+
+__all__ = ["FolderError", "check_folder", "job_folder", "register_resolvers"]
 
 _LONGEST = 100
 
@@ -31,3 +36,31 @@ def job_folder(overrides: str) -> str:
 def register_resolvers() -> None:
     """Make `${job_folder:...}` known to the YAML files; safe to call again."""
     OmegaConf.register_new_resolver("job_folder", job_folder, replace=True)
+
+
+class FolderError(ValueError):
+    """Raised where nothing can be written to the output folder."""
+
+
+def check_folder(knob: str, folder: Path) -> None:
+    """Raise FolderError where nothing can be written to `folder`, which `knob` names.
+
+    The folders above it are made for that, `folder` itself is not left behind.
+
+    >>> try:
+    ...     check_folder("hydra.run.dir", Path("/dev/null/a"))
+    ... except FolderError as error:
+    ...     print(str(error).partition(";")[0])
+    hydra.run.dir: got /dev/null/a
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir()
+            folder.rmdir()
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename!r}"
+        problem = Problem(knob, str(folder), "a folder that can be made and written to", reason)
+        raise FolderError(str(problem)) from error

@@ -9,7 +9,7 @@ from runs import CONFIGS
 from snnlearn.config import Config
 from snnlearn.config.cli import train
 from snnlearn.config.compose import choice_values
-from snnlearn.config.folders import job_folder
+from snnlearn.config.folders import check_folder, job_folder
 from snnlearn.config.validate import choices, fields
 from snnlearn.config.words import Command, inspect
 
@@ -124,6 +124,27 @@ def test_missing_checkpoint_before_anything_is_loaded(
     assert "nowhere: no such run folder or checkpoint" in said
     assert "N-MNIST" not in said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["hydra.run.dir=/proc/nope"], ["-m", "seed=1,2", "hydra.sweep.dir=file/sweep"]])
+def test_an_output_folder_that_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert run(monkeypatch, *words) == 2
+    said = capsys.readouterr()
+    key, _, folder = words[-1].partition("=")
+    assert said.err.startswith(
+        f"error: {key}: got {tmp_path / folder}; legal: a folder that can be made and written to"
+    )
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_looking_at_an_output_folder_leaves_none_behind(tmp_path: Path) -> None:
+    check_folder("hydra.run.dir", tmp_path / "a" / "b")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a"]
 
 
 def test_help_shows_every_knob(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
