@@ -23,7 +23,7 @@ from snnlearn.config.resumed import resumed_words
 from snnlearn.config.run import finished_before, finished_resumed, run, summary_line
 from snnlearn.config.sweep import USER_ERRORS, Job, SweepTable
 from snnlearn.config.validate import load, validate
-from snnlearn.config.words import Command, inspect
+from snnlearn.config.words import Command, inspect, unknown_options
 from snnlearn.training import CheckpointError, Interrupted, TrainingError
 
 __all__ = ["exit_code", "train"]
@@ -52,7 +52,11 @@ def exit_code(error: BaseException) -> int:
 
 
 def _train(configs: Path) -> int:
-    args = get_args_parser().parse_args()
+    args, others = get_args_parser().parse_known_args()
+    if others:
+        lines = "\n  ".join(map(str, unknown_options(others, sys.argv[1:])))
+        print(f"error: knobs are written key=value, without dashes:\n  {lines}", file=sys.stderr)
+        return 2
     if args.help:
         print(_help(configs))
         return 0
@@ -125,7 +129,8 @@ def _finished(configs: Path, args: argparse.Namespace, command: Command) -> dict
     """
     extra = Path(args.config_dir) if args.config_dir else None
     knob = "hydra.sweep.dir" if _is_sweep(args) else "hydra.run.dir"
-    folder = output_folder(configs, command.jobs()[0], knob, extra)
+    sound = next(job for job in command.jobs() if not _job_problems(configs, job, extra))
+    folder = output_folder(configs, sound, knob, extra)
     if folder is None:
         return None
     if not _is_sweep(args):

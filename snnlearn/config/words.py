@@ -1,5 +1,6 @@
 """Check the words of the command line before Hydra sees them: grammar, groups, choices, names of knobs."""
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -14,7 +15,7 @@ from snnlearn.config.problem import Problem, nearest
 from snnlearn.config.schema import Config
 from snnlearn.config.validate import choices, fields
 
-__all__ = ["Command", "Word", "inspect"]
+__all__ = ["Command", "Word", "inspect", "unknown_options"]
 
 _RECIPES = ("experiment", "debug", "local")  # these may be given as a list, or left out
 
@@ -157,6 +158,35 @@ def _unknown(word: Word, known: set[str], groups: Mapping[str, list[str]]) -> Pr
     hint = f"it belongs to {' and '.join(owners)}" if owners else nearest(word.key, ours)
     got = ", ".join(text.partition("=")[2] for text in word.good)
     return Problem(word.key, f"{got}, but there is no such knob", ", ".join(inside), hint)
+
+
+def unknown_options(others: Sequence[str], argv: Sequence[str]) -> list[Problem]:
+    """Say for each word of `argv` that the parser of options left over (`others`) which knob it may mean.
+
+    >>> unknown_options(["--epochs"], ["--epochs", "3"])[0].hint
+    'did you mean trainer.epochs=3?'
+    """
+    return [_unknown_option(word, argv) for word in others if word.startswith("-")] or [
+        Problem(word, "a word out of place", "all key=value words side by side") for word in others
+    ]
+
+
+def _unknown_option(word: str, argv: Sequence[str]) -> Problem:
+    option, sign, value = word.partition("=")
+    after = [*argv, ""][list(argv).index(word) + 1] if not sign and word in argv else value
+    value = "VALUE" if not after or after.startswith("--") or "=" in after else after
+    knobs: dict[str, str] = {}  # by its dotted path, and by its last word alone
+    for group, kind, knob in fields(Config):
+        knobs[group] = group
+        for member in choices(kind).values() if knob is None else []:
+            paths = {f"{group}.{name}": name for name, _, _ in fields(member) if name != "name"}
+            for path, leaf in paths.items():
+                knobs[path] = path
+                knobs.setdefault(leaf, path)
+    name = option.lstrip("-").replace("-", "_")
+    found = difflib.get_close_matches(name, knobs, n=1, cutoff=0.6)
+    hint = f"did you mean {knobs[found[0]]}={value}?" if found else "--help lists every knob"
+    return Problem(option, "no option of this script", "key=value", hint)
 
 
 def _owners(path: str) -> list[str]:

@@ -147,6 +147,36 @@ def test_looking_at_an_output_folder_leaves_none_behind(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--epochs", "3"], "--epochs: got no option of this script; legal: key=value; did you mean trainer.epochs=3?"),
+        (["seed=1", "--trainer.epoch=3"], "did you mean trainer.epochs=3?"),
+        (["--batch-size", "8", "seed=1"], "did you mean trainer.batch_size=8?"),
+        (["--dataset", "nmnist"], "did you mean dataset=nmnist?"),
+        (["--epochs"], "did you mean trainer.epochs=VALUE?"),
+        (["--qqqqqq", "3"], "--help lists every knob"),
+    ],
+)
+def test_unknown_options_are_told_as_knobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], hint: str
+) -> None:
+    assert run(monkeypatch, *words) == 2
+    said = capsys.readouterr()
+    assert hint in said.err
+    assert "knobs are written key=value" in said.err
+    assert said.out == ""
+
+
+def test_a_sweep_whose_first_job_is_wrong_gets_as_far_as_its_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert run(monkeypatch, "-m", "neuron=lif,alif", "neuron.adaptation=1", "hydra.sweep.dir=file/sweep") == 2
+    assert capsys.readouterr().err.startswith("error: hydra.sweep.dir: got ")
+
+
 def test_help_shows_every_knob(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--help") == 0
     text = capsys.readouterr().out
