@@ -39,7 +39,7 @@ define install
 	fi; \
 	echo "Installing $(1) into $(VENV) (the first time this takes some minutes: torch is large) ..."; \
 	touch $(UNFINISHED); \
-	if ! $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --editable "$(1)"; then \
+	if ! $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --config-settings editable_mode=compat --editable "$(1)"; then \
 		echo "The installation failed; pip's message is above. The next make starts from an empty $(VENV)." >&2; \
 		exit 1; \
 	fi; \

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 from jaxtyping import install_import_hook
@@ -42,3 +43,11 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real recordings are not at {folder}")
     return folder
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Switch the run-time shape checks off: users have none, and long runs need none."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

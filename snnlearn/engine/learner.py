@@ -17,6 +17,7 @@ from snnlearn.engine.sequence import (
     Prediction,
     SequenceResult,
     map_outputs,
+    noting_target,
     sequence_length,
     steps_of,
 )
@@ -76,6 +77,7 @@ class OnlineLearner:
         changes nothing. Raises NonFiniteError, with weights untouched and state reset, when an input, loss or
         gradient is not finite.
         """
+        _require_gradients("learn")
         if not keep_state:
             self._run = None
             reset(self.net)
@@ -112,6 +114,7 @@ class OnlineLearner:
                 f"step() under {self.rule.name}: a stream has no end to backpropagate from; attach OTTT() or "
                 f"SLTT(), or call learn(x, y) on whole sequences"
             )
+        _require_gradients("step")
         run = self._run_for(None)
         with self._failing_clean():
             output, loss = self._forward(x_t, NO_TARGET if y_t is None else y_t, run)
@@ -159,16 +162,34 @@ class OnlineLearner:
         return self._run
 
     def _forward(self, x_t: Tensor, target: Any, run: LossRun) -> tuple[Any, Tensor | None]:
+        if not isinstance(x_t, Tensor):
+            raise TypeError(
+                f"one step of the input is a {type(x_t).__name__}: pass tensors; write "
+                f"torch.as_tensor(x, dtype=torch.float32)"
+            )
         if x_t.is_floating_point() and not math.isfinite(x_t.sum()) and not bool(torch.isfinite(x_t).all()):
             raise NonFiniteError(
                 f"the input has {int((~torch.isfinite(x_t)).sum())} non-finite value(s) in one step; a trace would "
                 f"keep them for ever. Clean the data, for example with torch.nan_to_num"
             )
-        output = self.net(x_t)
+        output = self._output(x_t)
         if x_t.shape[0] == 0:
             self._warn_once("an empty batch (B = 0) was met; it changes no weight")
             return output, None
-        return output, run.step(output, target)
+        with noting_target(output, target):
+            return output, run.step(output, target)
+
+    def _output(self, x_t: Tensor) -> Any:
+        try:
+            return self.net(x_t)
+        except RuntimeError as error:
+            own = next((p.dtype for p in self.net.parameters()), x_t.dtype)
+            if x_t.dtype == own or "dtype" not in str(error):
+                raise
+            raise TypeError(
+                f"the input is {x_t.dtype} and the network's parameters are {own}: both must be one dtype; write "
+                f"x.to({own}), or net.to({x_t.dtype}) for a floating input"
+            ) from error
 
     def _note(self, loss: Tensor) -> None:
         self._pending += 1
@@ -243,6 +264,14 @@ class OnlineLearner:
         finally:
             for module, training in modes.items():
                 module.training = training
+
+
+def _require_gradients(method: str) -> None:
+    if not torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{method}() was called inside no_grad() or inference_mode(), where nothing can be learned; leave that "
+            f"context, or call predict(x) or evaluate(x, y)"
+        )
 
 
 def _check_update(update: object, rule: LearningRule) -> None:

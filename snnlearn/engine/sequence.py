@@ -1,6 +1,7 @@
 """Sequences as they come in, and the figures that come out: all O(1) in time."""
 
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +131,25 @@ def _named_neurons(net: nn.Module) -> dict[str, Neuron]:
     return named
 
 
+@contextmanager
+def noting_target(output: Any, target: Any) -> Iterator[None]:
+    """Add to an error of the loss what it was given and how sequences and labels are laid out.
+
+    >>> with noting_target(torch.zeros(2, 3), torch.tensor([0, 2])):
+    ...     pass
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError) as error:
+        if isinstance(output, Tensor) and isinstance(target, Tensor):
+            error.add_note(
+                f"the loss was given outputs {list(output.shape)} {output.dtype} and targets {list(target.shape)} "
+                f"{target.dtype}. Sequences are [T, B, ...], time first: write x.transpose(0, 1) for [B, T, ...], "
+                f"per_step_target=True for targets [T, B]. Labels are int64, 0 to {output.shape[-1] - 1}: y.long()"
+            )
+        raise
+
+
 class Meter:
     """Count outputs, hits and spikes along one sequence, without keeping any step.
 
@@ -229,6 +249,7 @@ __all__ = [
     "Prediction",
     "SequenceResult",
     "map_outputs",
+    "noting_target",
     "sequence_length",
     "steps_of",
     "wide",

@@ -120,6 +120,7 @@ def jacobian_of(step: Callable[[Tensor, State], tuple[Tensor, State]], y: Tensor
         return (spike, *after)
 
     columns = [_derivative_along(flat, inputs, position) for position in range(len(inputs))]
+    columns = _broadcast(columns)
     spike_by = [column[0] for column in columns]
     state_by = [torch.stack(list(column[1:])) for column in columns]
     return Jacobian(
@@ -130,17 +131,32 @@ def jacobian_of(step: Callable[[Tensor, State], tuple[Tensor, State]], y: Tensor
     )
 
 
-def _derivative_along(
-    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], position: int
+def _broadcast(columns: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+    """Give all derivatives one shape: constants per unit may have widened some of them."""
+    shape = torch.broadcast_shapes(*(part.shape for column in columns for part in column))
+    return [tuple(part.broadcast_to(shape) for part in column) for column in columns]
+
+
+def forward_derivative(
+    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], tangents: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    tangents = tuple(
-        torch.ones_like(value) if i == position else torch.zeros_like(value) for i, value in enumerate(inputs)
-    )
+    """Return the derivative of `function` at `inputs` along `tangents`, one per result, by forward mode.
+
+    >>> forward_derivative(lambda x: (x * x,), [torch.tensor(3.0)], [torch.tensor(1.0)])
+    (tensor(6.),)
+    """
     with warnings.catch_warnings():
         # torch.func loads decompositions that torch itself still scripts; its warning is not the user's.
         warnings.filterwarnings("ignore", message=".*torch.jit.script.*")
-        result = torch.func.jvp(function, tuple(value.detach() for value in inputs), tangents)
+        result = torch.func.jvp(function, tuple(value.detach() for value in inputs), tuple(tangents))
     return tuple(result[1])
+
+
+def _derivative_along(
+    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], position: int
+) -> tuple[Tensor, ...]:
+    tangents = [torch.ones_like(v) if i == position else torch.zeros_like(v) for i, v in enumerate(inputs)]
+    return forward_derivative(function, inputs, tangents)
 
 
 __all__ = [
@@ -151,6 +167,7 @@ __all__ = [
     "State",
     "charge",
     "check_reset",
+    "forward_derivative",
     "jacobian_of",
     "reset_membrane",
     "reset_partials",

@@ -35,12 +35,25 @@ def step_loss(
     >>> step_loss(torch.zeros(1, 10), torch.tensor([3]))
     tensor(2.3026)
     """
+    _check_labels(output, target)
     if mse_weight == 1.0:
         return one_hot_mean_squared_error(output, target)
     entropy = F.cross_entropy(output, target, label_smoothing=label_smoothing)
     if mse_weight == 0.0:
         return entropy
     return (1 - mse_weight) * entropy + mse_weight * one_hot_mean_squared_error(output, target)
+
+
+def _check_labels(output: Tensor, target: Tensor) -> None:
+    # On a GPU the comparison would wait for the device at every step, and the loss's own kernel asserts the range.
+    if target.device.type != "cpu" or target.numel() == 0:
+        return
+    low, high = int(target.min()), int(target.max())
+    if low < 0 or high >= output.shape[-1]:
+        raise ValueError(
+            f"labels run from {low} to {high} and the network has {output.shape[-1]} outputs: labels are 0 to "
+            f"{output.shape[-1] - 1}; give the readout {high + 1} outputs, or renumber the labels"
+        )
 
 
 def advance_running_mean(

@@ -27,6 +27,11 @@ class Connection(nn.Module):
     input_dims: tuple[int, ...] = ()
 
     @property
+    def unit_shape(self) -> tuple[int, ...]:
+        """The shape of one sample of the output, as far as the layer knows it (size 1 where it does not)."""
+        return (4,)
+
+    @property
     def trace(self) -> TraceBuffer | None:
         """The trace in use, or None when no rule attached one."""
         return cast(TraceBuffer | None, self._modules.get("trace"))
@@ -68,6 +73,11 @@ class ETLinear(Connection, nn.Linear):
     torch.Size([3, 2])
     """
 
+    @property
+    def unit_shape(self) -> tuple[int, ...]:
+        """One number per output feature."""
+        return (self.out_features,)
+
     def traced(self, x: Tensor, trace: TraceBuffer) -> Tensor:
         """Return x W^T + b."""
         return LinearEligibility.apply(x, self.weight, self.bias, trace)  # type: ignore[no-any-return]
@@ -84,6 +94,11 @@ class ConvConnection(Connection):
     groups: int
     padding_mode: Literal["zeros", "reflect", "replicate", "circular"]
     _reversed_padding_repeated_twice: list[int]
+
+    @property
+    def unit_shape(self) -> tuple[int, ...]:
+        """The channels, and a map of one pixel."""
+        return (self.weight.shape[0], *(1,) * len(self.stride))
 
     def effective_weight(self) -> Tensor:
         """Return the weight that convolves."""

@@ -1,16 +1,16 @@
 """The base of every neuron: a user writes one elementwise step, and every rule works on it."""
 
 import numbers
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, jacobian_of
-from snnlearn.functional.surrogates import ArcTan, Constant, Surrogate
+from snnlearn.functional.surrogates import ArcTan, Surrogate
 from snnlearn.functional.trace import flush_subnormals
 from snnlearn.nn.eager import run_eagerly
+from snnlearn.nn.probe import probe_caveats, probe_leak
 from snnlearn.nn.state import Stateful, StateShapeError
 
 
@@ -23,7 +23,8 @@ class Neuron(Stateful):
     the constant part that a factored trace follows, and whether that constant part is all there is.
 
     `surrogate` the derivative of the spike. Between steps the state is cut from the graph, unless
-    `carry_graph` is set, as BPTT does. Raises StateShapeError when the input changes shape in mid-sequence.
+    `carry_graph` is set, as BPTT does. `unit_shape` is that of one sample, which attaching
+    a rule sets. Raises StateShapeError when the input changes shape in mid-sequence.
 
     >>> class Square(Neuron):
     ...     state_names = ("v",)
@@ -54,6 +55,7 @@ class Neuron(Stateful):
         self.surrogate: Surrogate = ArcTan() if surrogate is None else surrogate
         self.state: State | None = None
         self.carry_graph = True
+        self.unit_shape: tuple[int, ...] = (4,)
 
     def step(self, y: Tensor, state: State) -> tuple[Tensor, State]:
         """Advance by one step: input y [B, *units] and hidden values -> (spike, hidden values)."""
@@ -68,7 +70,7 @@ class Neuron(Stateful):
         """Return this step's output for input y [B, *units] and keep the new state."""
         self._refuse_replicas()
         state = self._state_for(y)
-        spike, after = self.step(y, state)
+        spike, after = self._unpacked(self.step(y, state))
         if len(after) != len(self.state_names):
             raise StateShapeError(
                 f"{type(self).__name__}.step returned {len(after)} hidden value(s) for state_names="
@@ -77,6 +79,14 @@ class Neuron(Stateful):
         kept = after if self.carry_graph else tuple(value.detach() for value in after)
         self.state = tuple(flush_subnormals(value) for value in kept)
         return spike
+
+    def _unpacked(self, result: Any) -> tuple[Tensor, State]:
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple):
+            return result
+        raise TypeError(
+            f"{type(self).__name__}.step returned {type(result).__name__}: it returns the spike and a tuple of hidden "
+            f"values; write return spike, ({', '.join(self.state_names)},)"
+        )
 
     def initial_state(self, y: Tensor) -> State:
         """Return the hidden values before the first step, zeros shaped like y [B, *units].
@@ -91,48 +101,15 @@ class Neuron(Stateful):
         return jacobian_of(self.step, y, state)
 
     def leak_transition(self) -> LeakTransition:
-        """Return the constant part of `step`: its derivative at rest, with all paths through the spike cut.
+        """Return the constant part of `step`, which a factored trace follows; derived by `nn.probe` unless overridden.
 
-        Raises ValueError when the input does not reach the spike within the step, since dL/dy is then zero and
-        no trace could learn from it.
+        Raises ValueError when the input does not reach the spike within the step, or when units mix.
         """
-        at_rest = (torch.zeros(1, dtype=torch.float64), self._rest())
-        silent = self._with_surrogate(Constant(0.0), lambda: jacobian_of(self.step, *at_rest))
-        open_ = self._with_surrogate(Constant(1.0), lambda: jacobian_of(self.step, *at_rest))
-        drive_of_spike = _one_number(open_.spike_input)
-        if drive_of_spike == 0.0:
-            raise ValueError(
-                f"{type(self).__name__}: the input y does not reach the spike within one step, so dL/dy is zero and "
-                f"a trace rule cannot learn; fire from the membrane after y was added, or attach BPTT()"
-            )
-        hidden = len(self.state_names)
-        matrix = [[_one_number(silent.transition[i, j]) for j in range(hidden)] for i in range(hidden)]
-        drive = [_one_number(silent.drive[i]) for i in range(hidden)]
-        reads = [_one_number(open_.spike_state[j]) / drive_of_spike for j in range(hidden)]
-        return _with_readout(matrix, drive, reads)
+        return probe_leak(self, self.unit_shape)
 
     def leak_caveats(self) -> list[str]:
-        """Return why `leak_transition` is not the whole truth; empty when a factored trace is exact.
-
-        Found by comparing the Jacobian with its constant part at random states, unless overridden.
-        """
-        generator = torch.Generator().manual_seed(0)
-        y = 2 * torch.randn(64, dtype=torch.float64, generator=generator)
-        state = tuple(2 * torch.randn(64, dtype=torch.float64, generator=generator) for _ in self.state_names)
-        jacobian = self.jacobian(y, state)
-        spread = (jacobian.transition - jacobian.transition[..., :1]).abs().max()
-        spread = max(spread, (jacobian.drive - jacobian.drive[..., :1]).abs().max())
-        return [] if float(spread) < 1e-12 else ["the neuron's Jacobian depends on its state (reset or adaptation)"]
-
-    def _rest(self) -> State:
-        return tuple(torch.zeros(1, dtype=torch.float64) for _ in self.state_names)
-
-    def _with_surrogate(self, surrogate: Surrogate, run: Callable[[], Jacobian]) -> Jacobian:
-        kept, self.surrogate = self.surrogate, surrogate
-        try:
-            return run()
-        finally:
-            self.surrogate = kept
+        """Return why `leak_transition` is not the whole truth; empty when a factored trace is exact."""
+        return probe_caveats(self, self.unit_shape)
 
     def _state_for(self, y: Tensor) -> State:
         if self.state is None:
@@ -157,23 +134,6 @@ class Neuron(Stateful):
                 "a neuron's state is hidden from torch.export; export a module whose forward calls "
                 "neuron.step(y, state), where the state is an explicit input and output"
             )
-
-
-def _one_number(values: Tensor) -> float:
-    """Return the value all units share, or their mean when they differ (which `leak_caveats` reports)."""
-    return float(values.double().mean())
-
-
-def _with_readout(matrix: list[list[float]], drive: list[float], reads: list[float]) -> LeakTransition:
-    """Add the readout c with c @ matrix = reads and c @ drive = 1, or a row of its own when there is none."""
-    system = torch.tensor([[*row, d] for row, d in zip(matrix, drive, strict=True)], dtype=torch.float64).T
-    goal = torch.tensor([*reads, 1.0], dtype=torch.float64)
-    readout = torch.linalg.lstsq(system, goal, driver="gelsd").solution
-    if torch.allclose(system @ readout, goal, rtol=0, atol=1e-12):
-        rounded = [float(r.round()) if abs(r - r.round()) < 1e-9 else float(r) for r in readout]
-        return LeakTransition(tuple(map(tuple, matrix)), tuple(drive), tuple(rounded))
-    widened = [(*row, 0.0) for row in matrix] + [(*reads, 0.0)]
-    return LeakTransition(tuple(widened), (*drive, 1.0), (*(0.0,) * len(drive), 1.0))
 
 
 def check_number(name: str, value: Any, example: str) -> float:

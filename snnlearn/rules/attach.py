@@ -29,7 +29,9 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
     >>> attach(ETBlock(ETLinear(2, 3), LIF()), OTTT())["connection.weight"].trace
     'decay 0.5'
     """
+    _check_types(net, rule)
     blocks = {name: module for name, module in net.named_modules() if isinstance(module, ETBlock)}
+    _refuse_sharing(blocks, rule)
     if rule.storage != "none" and not blocks:
         raise RuleChoiceError(
             f"{rule.name} keeps traces in ETBlocks and this {type(net).__name__} has none: weights outside a "
@@ -39,12 +41,38 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
         if isinstance(module, Neuron):
             module.carry_graph = not rule.online
     for name, block in blocks.items():
+        block.neuron.unit_shape = block.connection.unit_shape
         block.connection.hold_trace(
             TraceBuffer(block.neuron.leak_transition(), name or "the block") if rule.transition == "leak" else None
         )
         block.connection.train(block.connection.training)
     reset(net)
     return AttachReport(rule.name, tuple(_rows(net, rule)))
+
+
+def _check_types(net: object, rule: object) -> None:
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"attach(net, rule) got {type(net).__name__} as net: the network comes first, then the rule")
+    if not isinstance(rule, LearningRule):
+        hint = f"write {rule.__name__}()" if callable(rule) and hasattr(rule, "__name__") else "write OTTT() or SLTT()"
+        raise TypeError(f"attach(net, rule) got {rule!r} as rule: it takes a rule object, with parentheses; {hint}")
+
+
+def _refuse_sharing(blocks: dict[str, ETBlock], rule: LearningRule) -> None:
+    """Refuse two blocks with one neuron (its state would advance twice a step) or, under a trace, one connection."""
+    seen: dict[int, str] = {}
+    for name, block in blocks.items():
+        parts: list[tuple[str, nn.Module, str]] = [("neuron", block.neuron, "give each block a neuron of its own")]
+        if rule.storage != "none":
+            share = "make two connections and share the weight: b.connection.weight = a.connection.weight"
+            parts.append(("connection", block.connection, share))
+        for kind, part, remedy in parts:
+            if id(part) in seen:
+                raise RuleChoiceError(
+                    f"blocks {seen[id(part)]!r} and {name!r} share one {kind} object, which would step twice in each "
+                    f"timestep, so that its state and trace would mix both; {remedy}"
+                )
+            seen[id(part)] = name
 
 
 def _rows(net: nn.Module, rule: LearningRule) -> Iterator[ReportRow]:

@@ -58,7 +58,7 @@ def test_a_custom_neuron_with_attached_reset_is_reported_approximate() -> None:
     assert error(mine["1.connection.weight"], full["1.connection.weight"]) > 1e-2
     row = attach(net, OTTT())["1.connection.weight"]
     assert not row.exact
-    assert "depends on its state" in row.why
+    assert "changes with its state" in row.why
 
 
 def tone_task(steps: int = 30, batch: int = 64) -> tuple[Tensor, Tensor]:
