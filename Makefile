@@ -50,7 +50,7 @@ help: ## Show this list
 	@echo "snnlearn: online learning of spiking networks. Targets:"
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-train: $(VENV)/.package-ready ## Train on the embedded digits (about four minutes on two cores)
+train: $(VENV)/.package-ready ## Train on the embedded digits (a few minutes)
 	$(BIN)/python scripts/train.py
 
 test: $(VENV)/.dev-ready ## Run every test, doctests and notebooks included
