@@ -11,7 +11,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from snnlearn import BPTT, LI, LIF, OTTT, SLTT, ETBlock, ETLinear, LearningRule, Neuron, OnlineLearner, reset
+from snnlearn import (
+    ALIF,
+    BPTT,
+    IF,
+    LI,
+    LIF,
+    OTTT,
+    SLTT,
+    CubaLIF,
+    ETBlock,
+    ETConv2d,
+    ETLinear,
+    LearningRule,
+    Neuron,
+    OnlineLearner,
+    Readout,
+    TimeConstantDropout,
+    reset,
+)
+from snnlearn.nn import stateful_modules
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -129,3 +148,30 @@ def weights(net: nn.Module) -> dict[str, Tensor]:
 def assert_untouched(net: nn.Module, before: dict[str, Tensor]) -> None:
     for name, value in net.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+def everything(device: torch.device | str = "cpu") -> nn.Sequential:
+    """One of each module that carries state."""
+    return nn.Sequential(
+        TimeConstantDropout(0.2),
+        ETBlock(ETConv2d(2, 4, 3, padding=1), LIF(decay=torch.full((4, 1, 1), 0.5))),
+        nn.Flatten(),
+        ETBlock(ETLinear(4 * 6 * 5, 8), CubaLIF()),
+        ETBlock(ETLinear(8, 8), ALIF()),
+        ETBlock(ETLinear(8, 8), IF()),
+        ETBlock(ETLinear(8, 3), LI()),
+        Readout(nn.Linear(3, 3)),
+    ).to(device)
+
+
+def maps(batch: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    return (torch.rand(batch, 2, 6, 5) < 0.5).to(device, dtype)
+
+
+def state_tensors(net: nn.Module) -> list[Tensor]:
+    """Every tensor reachable from the transient state."""
+    found: list[Tensor] = []
+    for module in stateful_modules(net):
+        for value in module.stash().values():
+            found += [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Tensor)]
+    return found

@@ -52,8 +52,8 @@ class ETBlock(nn.Module):
             self.listener(Phase.FORWARD)
             announce_backward(y, self.listener)
         output: Tensor = self.neuron(y if self.norm is None else self.norm(y))
-        self.connection.advance_trace(x)
-        if self.listener is not None and self.connection.trace is not None:
+        advanced = self.connection.advance_trace(x)
+        if self.listener is not None and advanced:
             self.listener(Phase.TRACE_UPDATE)
         return output
 

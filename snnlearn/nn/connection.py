@@ -54,14 +54,15 @@ class Connection(nn.Module):
         """Return what enters the weights, which is what the trace is a trace of."""
         return x
 
-    def advance_trace(self, x: Tensor) -> None:
-        """Take this step's input into the trace, or note that the step passed without it."""
+    def advance_trace(self, x: Tensor) -> bool:
+        """Take this step's input into the trace and return True, or note that the step passed without it."""
         if self.trace is None:
-            return
+            return False
         if self.training and torch.is_grad_enabled():
             self.trace.advance_(self.traced_input(x.detach()))
-        else:
-            self.trace.skip()
+            return True
+        self.trace.skip()
+        return False
 
 
 class ETLinear(Connection, nn.Linear):

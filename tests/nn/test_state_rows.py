@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from nets import assert_alive, assert_same, gradients, live_input, live_net
+from nets import assert_alive, assert_same, everything, gradients, live_input, live_net, maps, state_tensors
 from torch import Tensor, nn
 
 from snnlearn import (
@@ -19,48 +19,19 @@ from snnlearn import (
     SLTT,
     CubaLIF,
     ETBlock,
-    ETConv2d,
     ETLinear,
     LearningRule,
     Neuron,
-    Readout,
     StateShapeError,
     TimeConstantDropout,
     attach,
     reset,
 )
 from snnlearn.functional import ArcTan, flush_threshold, lif_step
-from snnlearn.nn import Stateful, stashed_state, stateful_modules
+from snnlearn.nn import Stateful, stashed_state
 
 ONLINE = pytest.mark.parametrize("rule", [OTTT(), SLTT()], ids=lambda rule: rule.name)
 NEURONS: list[Callable[[], Neuron]] = [IF, LIF, CubaLIF, ALIF, LI]
-
-
-def everything(device: torch.device | str = "cpu") -> nn.Sequential:
-    """One of each module that carries state."""
-    return nn.Sequential(
-        TimeConstantDropout(0.2),
-        ETBlock(ETConv2d(2, 4, 3, padding=1), LIF(decay=torch.full((4, 1, 1), 0.5))),
-        nn.Flatten(),
-        ETBlock(ETLinear(4 * 6 * 5, 8), CubaLIF()),
-        ETBlock(ETLinear(8, 8), ALIF()),
-        ETBlock(ETLinear(8, 8), IF()),
-        ETBlock(ETLinear(8, 3), LI()),
-        Readout(nn.Linear(3, 3)),
-    ).to(device)
-
-
-def maps(batch: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
-    return (torch.rand(batch, 2, 6, 5) < 0.5).to(device, dtype)
-
-
-def state_tensors(net: nn.Module) -> list[Tensor]:
-    """Every tensor reachable from the transient state."""
-    found: list[Tensor] = []
-    for module in stateful_modules(net):
-        for value in module.stash().values():
-            found += [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Tensor)]
-    return found
 
 
 # Rows that start afresh in mid-sequence.
