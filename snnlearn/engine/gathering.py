@@ -2,6 +2,7 @@
 
 Autograd would write every step's product to fresh memory and then add it to `.grad`; one accumulating product
 does both. The numbers are the same sums. Only the learner uses this, since between its steps nobody reads `.grad`.
+A gradient handed over is valid until the next update writes over it, as with `zero_grad(set_to_none=False)`.
 """
 
 from collections.abc import Iterator

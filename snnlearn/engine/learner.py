@@ -17,12 +17,12 @@ from snnlearn.engine.sequence import (
     Prediction,
     SequenceResult,
     map_outputs,
-    noting_target,
+    note_target,
     sequence_length,
     steps_of,
 )
 from snnlearn.nn.block import ETBlock
-from snnlearn.nn.state import detach_state, reset, stashed_state
+from snnlearn.nn.state import detach_state, non_finite_state, reset, stashed_state
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
 
 log = logging.getLogger("snnlearn.engine")
@@ -84,14 +84,15 @@ class OnlineLearner:
         self._drop_pending()
         run = self._run_for(sequence_length(x))
         updates, through_time = 0, []
-        with self._failing_clean(), gathering(self.net), Meter(self.net, per_step_target) as meter:
+        guarded = self._failing_clean(x)
+        with guarded, gathering(self.net), Meter(self.net, per_step_target) as meter:
             for x_t, target in steps_of(x, y, per_step_target):
                 output, loss = self._forward(x_t, target, run)
                 meter.batch_size = x_t.shape[0]
                 meter.add(output, target, loss)
                 if loss is None:
                     continue
-                self._note(loss)
+                self._pending, self._pending_loss = self._pending + 1, meter.loss
                 if not self.rule.online:
                     through_time.append(loss)
                     continue
@@ -101,7 +102,10 @@ class OnlineLearner:
             if through_time:
                 torch.stack(through_time).sum().backward()
                 detach_state(self.net)
-            updates += self._apply() if self._pending else 0
+            if self._pending:
+                updates += self._apply()
+            else:
+                self._refuse_non_finite_state()
         return meter.result(gradient_norm=self.gradient_norm, updates=updates, trace_norms=self._trace_norms())
 
     def step(self, x_t: Tensor, y_t: Any = None) -> Any:
@@ -117,10 +121,12 @@ class OnlineLearner:
         _require_gradients("step")
         run = self._run_for(None)
         with self._failing_clean():
+            _refuse_non_finite(x_t)
             output, loss = self._forward(x_t, NO_TARGET if y_t is None else y_t, run)
             if loss is not None:
                 loss.backward()
-                self._note(loss)
+                self._pending += 1
+                self._pending_loss = loss.detach() if self._pending_loss is None else self._pending_loss + loss.detach()
                 if self.update == "sequence" or self._pending == self.update:
                     self._apply()
         return map_outputs(lambda t: t.detach(), output)
@@ -143,6 +149,7 @@ class OnlineLearner:
         with self._apart(), Meter(self.net, per_step_target) as meter:
             run = LossRun(self.loss, sequence_length(x), False)
             for x_t, target in steps_of(x, y, per_step_target):
+                _refuse_non_finite(x_t)
                 output, loss = self._forward(x_t, target, run)
                 meter.batch_size = x_t.shape[0]
                 meter.add(output, target, loss)
@@ -167,17 +174,15 @@ class OnlineLearner:
                 f"one step of the input is a {type(x_t).__name__}: pass tensors; write "
                 f"torch.as_tensor(x, dtype=torch.float32)"
             )
-        if x_t.is_floating_point() and not math.isfinite(x_t.sum()) and not bool(torch.isfinite(x_t).all()):
-            raise NonFiniteError(
-                f"the input has {int((~torch.isfinite(x_t)).sum())} non-finite value(s) in one step; a trace would "
-                f"keep them for ever. Clean the data, for example with torch.nan_to_num"
-            )
         output = self._output(x_t)
         if x_t.shape[0] == 0:
             self._warn_once("an empty batch (B = 0) was met; it changes no weight")
             return output, None
-        with noting_target(output, target):
+        try:
             return output, run.step(output, target)
+        except (RuntimeError, ValueError, IndexError) as error:
+            note_target(error, output, target)
+            raise
 
     def _output(self, x_t: Tensor) -> Any:
         try:
@@ -191,10 +196,6 @@ class OnlineLearner:
                 f"x.to({own}), or net.to({x_t.dtype}) for a floating input"
             ) from error
 
-    def _note(self, loss: Tensor) -> None:
-        self._pending += 1
-        self._pending_loss = loss.detach() if self._pending_loss is None else self._pending_loss + loss.detach()
-
     def _apply(self) -> int:
         """Scale to the mean, check, clip, step: the one place where weights change."""
         hand_over(self.net)
@@ -206,16 +207,27 @@ class OnlineLearner:
         loss = torch.zeros_like(norm) if self._pending_loss is None else self._pending_loss.to(norm.device)
         if not bool(torch.isfinite(norm) & torch.isfinite(loss)):
             raise NonFiniteError(
-                f"this update has loss {float(loss) / max(self._pending, 1)} and a gradient of norm "
-                f"{self.gradient_norm}; no weight was changed. Look for an infinite loss, lower the learning rate, "
-                f"or set clip_norm (which cannot mend a NaN)"
+                f"this update has a summed loss of {float(loss)} and a gradient of norm {self.gradient_norm}; no "
+                f"weight was changed. Look for an infinite loss, lower the learning rate, or set clip_norm (which "
+                f"cannot mend a NaN)"
             )
+        self._refuse_non_finite_state()
         if self.clip_norm is not None and gradients:
             torch.nn.utils.clip_grads_with_norm_(list(self.net.parameters()), self.clip_norm, norm)
         self._check_coverage()
         self.optimizer.step()
         self._drop_pending()
         return 1
+
+    def _refuse_non_finite_state(self) -> None:
+        """Raise when a NaN or an infinity, from the input or from an overflow, sits in a state or a trace."""
+        names = non_finite_state(self.net)
+        if names:
+            raise NonFiniteError(
+                f"the state of {', '.join(name or 'the network' for name in names)} holds a non-finite value, which a "
+                f"membrane or a trace would keep for ever; no weight was changed. Clean the input, for example with "
+                f"torch.nan_to_num, or lower the learning rate if the weights have grown"
+            )
 
     def _drop_pending(self) -> None:
         self._pending, self._pending_loss = 0, None
@@ -244,13 +256,15 @@ class OnlineLearner:
         }
 
     @contextmanager
-    def _failing_clean(self) -> Iterator[None]:
-        """Leave no half-made gradient and no poisoned state behind a failed step."""
+    def _failing_clean(self, x: Any = None) -> Iterator[None]:
+        """Leave no half-made gradient and no poisoned state behind a failed step; blame the input `x` where it is."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._drop_pending()
             self.reset()
+            if isinstance(error, NonFiniteError) and isinstance(x, Tensor):
+                _refuse_non_finite(x)
             raise
 
     @contextmanager
@@ -271,6 +285,17 @@ def _require_gradients(method: str) -> None:
         raise RuntimeError(
             f"{method}() was called inside no_grad() or inference_mode(), where nothing can be learned; leave that "
             f"context, or call predict(x) or evaluate(x, y)"
+        )
+
+
+def _refuse_non_finite(x: Tensor) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point() or math.isfinite(x.sum()):
+        return
+    wrong = ~torch.isfinite(x)
+    if bool(wrong.any()):  # else the sum overflowed
+        raise NonFiniteError(
+            f"the input has {int(wrong.sum())} non-finite value(s); a trace would keep them for ever, so no weight was "
+            f"changed. Clean the data, for example with torch.nan_to_num"
         )
 
 

@@ -1,7 +1,7 @@
 """Sequences as they come in, and the figures that come out: all O(1) in time."""
 
+import functools
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +103,8 @@ def map_outputs(function: Any, *outputs: Any) -> Any:
     (4, [6])
     """
     first = outputs[0]
+    if isinstance(first, Tensor):
+        return function(*outputs)
     if isinstance(first, dict):
         return {key: map_outputs(function, *(output[key] for output in outputs)) for key in first}
     if isinstance(first, list | tuple):
@@ -116,44 +118,42 @@ def wide(values: Tensor) -> Tensor:
     >>> wide(torch.ones(1, dtype=torch.bfloat16)).dtype
     torch.float32
     """
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return values if values.dtype == torch.float32 else values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def _named_neurons(net: nn.Module) -> dict[str, Neuron]:
-    named: dict[str, Neuron] = {}
+def _firing_modules(net: nn.Module) -> dict[str, ETBlock | Neuron]:
+    """Return by name the blocks whose neuron spikes, and the spiking neurons that stand outside any block."""
+    named: dict[str, ETBlock | Neuron] = {}
     inside: set[int] = set()
     for name, module in net.named_modules():
         if isinstance(module, ETBlock):
-            named[name or "block"] = module.neuron
             inside.add(id(module.neuron))
-        elif isinstance(module, Neuron) and id(module) not in inside:
+            if module.neuron.spiking:
+                named[name or "block"] = module
+        elif isinstance(module, Neuron) and module.spiking and id(module) not in inside:
             named[name or "neuron"] = module
     return named
 
 
-@contextmanager
-def noting_target(output: Any, target: Any) -> Iterator[None]:
+def note_target(error: Exception, output: Any, target: Any) -> None:
     """Add to an error of the loss what it was given and how sequences and labels are laid out.
 
-    >>> with noting_target(torch.zeros(2, 3), torch.tensor([0, 2])):
-    ...     pass
+    >>> error = ValueError("no")
+    >>> note_target(error, torch.zeros(2, 3), torch.tensor([0, 2])); len(error.__notes__)
+    1
     """
-    try:
-        yield
-    except (RuntimeError, ValueError, IndexError) as error:
-        if isinstance(output, Tensor) and isinstance(target, Tensor):
-            error.add_note(
-                f"the loss was given outputs {list(output.shape)} {output.dtype} and targets {list(target.shape)} "
-                f"{target.dtype}. Sequences are [T, B, ...], time first: write x.transpose(0, 1) for [B, T, ...], "
-                f"per_step_target=True for targets [T, B]. Labels are int64, 0 to {output.shape[-1] - 1}: y.long()"
-            )
-        raise
+    if isinstance(output, Tensor) and isinstance(target, Tensor):
+        error.add_note(
+            f"the loss was given outputs {list(output.shape)} {output.dtype} and targets {list(target.shape)} "
+            f"{target.dtype}. Sequences are [T, B, ...], time first: write x.transpose(0, 1) for [B, T, ...], "
+            f"per_step_target=True for targets [T, B]. Labels are int64, 0 to {output.shape[-1] - 1}: y.long()"
+        )
 
 
 class Meter:
     """Count outputs, hits and spikes along one sequence, without keeping any step.
 
-    Use it as a context manager around the steps; spikes are counted by hooks that live as long as the context.
+    Use it as a context manager around the steps; spikes are observed for as long as the context lives.
 
     >>> with Meter(nn.Linear(1, 1)) as meter:
     ...     meter.add(torch.tensor([[0.0, 1.0]]), torch.tensor([1]), None)
@@ -164,8 +164,9 @@ class Meter:
 
     def __init__(self, net: nn.Module, per_step_target: bool = False) -> None:
         self.per_step_target = per_step_target
-        self.neurons = {name: neuron for name, neuron in _named_neurons(net).items() if neuron.spiking}
-        self.rates: dict[str, Tensor] = {}
+        self.firing = _firing_modules(net)
+        self.spikes: dict[str, Tensor] = {}
+        self.chances: dict[str, int] = {}
         self.loss: Tensor | None = None
         self.steps = self.counted = self.judged = self.batch_size = 0
         self.total: Any = None
@@ -175,33 +176,44 @@ class Meter:
         self.handles: list[Any] = []
 
     def __enter__(self) -> "Meter":
-        for name, neuron in self.neurons.items():
-            self.handles.append(neuron.register_forward_hook(self._counter(name)))
+        for name, module in self.firing.items():
+            if isinstance(module, ETBlock):
+                module.observer = functools.partial(self._count, name)
+            else:
+                self.handles.append(module.register_forward_hook(functools.partial(self._count_hooked, name)))
         return self
 
     def __exit__(self, *_: object) -> None:
+        for module in self.firing.values():
+            if isinstance(module, ETBlock):
+                module.observer = None
         for handle in self.handles:
             handle.remove()
 
-    def _counter(self, name: str) -> Any:
-        def count(_module: nn.Module, _inputs: Any, spikes: Tensor) -> None:
-            if spikes.numel() == 0:
-                return
-            rate = wide(spikes.detach()).mean()
-            self.rates[name] = rate if name not in self.rates else self.rates[name] + rate
+    def _count(self, name: str, spikes: Tensor) -> None:
+        spikes = spikes.detach()
+        count = spikes.sum() if spikes.dtype == torch.float32 else wide(spikes).sum()
+        self.spikes[name] = count if name not in self.spikes else self.spikes[name].add_(count)
+        self.chances[name] = self.chances.get(name, 0) + spikes.numel()
 
-        return count
+    def _count_hooked(self, name: str, _module: nn.Module, _inputs: Any, spikes: Tensor) -> None:
+        self._count(name, spikes)
+
+    def firing_rates(self) -> dict[str, float]:
+        """Return spikes per unit and step, by block, so far."""
+        return {name: float(self.spikes[name]) / number for name, number in self.chances.items() if number}
 
     def add(self, output: Any, target: Any, loss: Tensor | None) -> None:
         """Take in one step's output, target and loss."""
-        output = map_outputs(lambda t: t.detach(), output)
+        output = map_outputs(Tensor.detach, output)
         self.steps += 1
         total = map_outputs(wide, output)
         self.total = total if self.total is None else map_outputs(torch.add, self.total, total)
         self.last, self.target = output, target
         if loss is not None:
             self.counted += 1
-            self.loss = wide(loss.detach()) if self.loss is None else self.loss + loss.detach()
+            loss = loss.detach()
+            self.loss = wide(loss) if self.loss is None else self.loss + loss
         if self.per_step_target and _has_classes(output, target):
             self.judged += 1
             hits = (output.argmax(-1) == target).float().mean()
@@ -224,7 +236,7 @@ class Meter:
             last_output=self.last,
             accuracy=accuracy,
             accuracy_last=accuracy_last,
-            firing_rates={name: float(rate) / self.steps for name, rate in self.rates.items()},
+            firing_rates=self.firing_rates(),
             **figures,
         )
 
@@ -249,7 +261,7 @@ __all__ = [
     "Prediction",
     "SequenceResult",
     "map_outputs",
-    "noting_target",
+    "note_target",
     "sequence_length",
     "steps_of",
     "wide",

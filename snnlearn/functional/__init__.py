@@ -2,6 +2,7 @@
 
 from snnlearn.functional.alif import alif_jacobian, alif_step
 from snnlearn.functional.cuba_lif import cuba_lif_jacobian, cuba_lif_leak_transition, cuba_lif_step
+from snnlearn.functional.cut_step import cut_step
 from snnlearn.functional.dynamics import (
     RESETS,
     Decay,
@@ -87,6 +88,7 @@ __all__ = [
     "cuba_lif_jacobian",
     "cuba_lif_leak_transition",
     "cuba_lif_step",
+    "cut_step",
     "decay_trace",
     "et_linear",
     "flush_subnormals",

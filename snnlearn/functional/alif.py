@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from snnlearn.functional.dynamics import Decay, Jacobian, charge, reset_membrane, reset_partials
+from snnlearn.functional.dynamics import Decay, Jacobian, SpikeFunction, charge, reset_membrane, reset_partials
 from snnlearn.functional.surrogates import Surrogate
 
 
@@ -22,7 +22,7 @@ def alif_step(
     threshold: float,
     reset: str,
     detach_reset: bool,
-    spike_function: Surrogate,
+    spike_function: SpikeFunction,
 ) -> tuple[Float[Tensor, "*units"], Float[Tensor, "*units"], Float[Tensor, "*units"]]:
     """Advance an adaptive LIF neuron by one step; return (spike, membrane after reset, adaptation variable).
 

@@ -11,6 +11,7 @@ from snnlearn.functional.dynamics import (
     Decay,
     Jacobian,
     LeakTransition,
+    SpikeFunction,
     charge,
     reset_membrane,
     reset_partials,
@@ -27,7 +28,7 @@ def cuba_lif_step(
     threshold: float,
     reset: str,
     detach_reset: bool,
-    spike_function: Surrogate,
+    spike_function: SpikeFunction,
 ) -> tuple[Float[Tensor, "*units"], Float[Tensor, "*units"], Float[Tensor, "*units"]]:
     """Advance a current-based LIF neuron by one step; return (spike, current, membrane after reset).
 

@@ -16,6 +16,9 @@ from torch import Tensor
 State = tuple[Tensor, ...]
 """The K hidden values of a neuron, each of the shape of its input."""
 
+SpikeFunction = Callable[[Tensor], Tensor]
+"""What turns u = membrane - threshold into spikes: a surrogate, or anything that is called like one."""
+
 RESETS = ("soft", "hard", "none")
 """What a spike does to the membrane: subtract the threshold, set it to zero, or nothing."""
 
@@ -164,6 +167,7 @@ __all__ = [
     "Decay",
     "Jacobian",
     "LeakTransition",
+    "SpikeFunction",
     "State",
     "charge",
     "check_reset",

@@ -16,6 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+BiasTrace = Tensor | float | None
+"""The trace of a constant one: per sample, one number for all of them, or None for 1."""
+
 
 @runtime_checkable
 class TraceSource(Protocol):
@@ -25,7 +28,7 @@ class TraceSource(Protocol):
         """Return the tick at which backward must find the source."""
         ...
 
-    def read(self, tick: int) -> tuple[Tensor, Tensor | None]:
+    def read(self, tick: int) -> tuple[Tensor, BiasTrace]:
         """Return (trace, trace of a constant one) or raise when the source is not at `tick`."""
         ...
 
@@ -51,7 +54,7 @@ class FixedTrace:
         """Return the version of the tensor at forward."""
         return self.trace._version
 
-    def read(self, tick: int) -> tuple[Tensor, Tensor | None]:
+    def read(self, tick: int) -> tuple[Tensor, BiasTrace]:
         """Return the tensors if the trace still has the version it had at forward."""
         if self.trace._version != tick:
             raise RuntimeError(
@@ -80,21 +83,30 @@ class LinearEligibility(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients for x, weight and bias; raise when asked for a graph of them."""
-        _refuse_second_order()
+        refuse_second_order("a layer with an eligibility trace")
         (weight,) = ctx.saved_tensors
-        need_x, need_weight, need_bias, _ = ctx.needs_input_grad
-        trace, bias_trace = ctx.source.read(ctx.tick) if need_weight or need_bias else (d, None)
-        grad_x = grad_weight = grad_bias = None
-        if need_weight:
-            wide = torch.promote_types(d.dtype, trace.dtype)
-            d_rows, trace_rows = rows_of(d.to(wide)), rows_of(trace.to(wide))
-            if not ctx.source.gather(d_rows, trace_rows):
-                grad_weight = (d_rows.T @ trace_rows).to(weight.dtype)
-        if need_bias:
-            grad_bias = bias_gradient(d, bias_trace).to(ctx.bias_dtype)
-        if need_x:
-            grad_x = (d @ weight.to(d.dtype)).to(ctx.x_dtype)
-        return grad_x, grad_weight, grad_bias, None
+        return *linear_gradients(ctx, d, weight), None
+
+
+def linear_gradients(ctx: Any, d: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return dL/dx, dL/dW and dL/db of x W^T + b for d = dL/dy [..., O], each None where nobody asks.
+
+    `ctx` that of a Function whose first inputs are x, weight and bias, with `source`, `tick`, `x_dtype` and
+    `bias_dtype` noted at forward. dL/dW is None too when the source gathers it itself.
+    """
+    need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+    trace, bias_trace = ctx.source.read(ctx.tick) if need_weight or need_bias else (d, None)
+    grad_x = grad_weight = grad_bias = None
+    if need_weight:
+        wide = torch.promote_types(d.dtype, trace.dtype)
+        d_rows, trace_rows = rows_of(d.to(wide)), rows_of(trace.to(wide))
+        if not ctx.source.gather(d_rows, trace_rows):
+            grad_weight = (d_rows.T @ trace_rows).to(weight.dtype)
+    if need_bias:
+        grad_bias = bias_gradient(d, bias_trace).to(ctx.bias_dtype)
+    if need_x:
+        grad_x = (d @ weight.to(d.dtype)).to(ctx.x_dtype)
+    return grad_x, grad_weight, grad_bias
 
 
 def rows_of(values: Float[Tensor, "*leading units"]) -> Float[Tensor, "rows units"]:
@@ -103,29 +115,38 @@ def rows_of(values: Float[Tensor, "*leading units"]) -> Float[Tensor, "rows unit
     >>> rows_of(torch.zeros(2, 3, 4)).shape
     torch.Size([6, 4])
     """
-    return rearrange(values, "... units -> (...) units")
+    return values if values.dim() == 2 else rearrange(values, "... units -> (...) units")
 
 
-def bias_gradient(d: Float[Tensor, "*units"], bias_trace: Float[Tensor, "..."] | None) -> Float[Tensor, " outputs"]:
-    """Return the sum of d [..., O] weighted by the trace of one, whose shape broadcasts over d's.
+def bias_gradient(
+    d: Float[Tensor, "*units"], bias_trace: Float[Tensor, "..."] | float | None
+) -> Float[Tensor, " outputs"]:
+    """Return the sum of d [..., O] weighted by the trace of one: a number, or a tensor that broadcasts over d's.
 
-    >>> bias_gradient(torch.ones(2, 3), torch.tensor([1.0, 2.0]))
-    tensor([3., 3., 3.])
+    >>> bias_gradient(torch.ones(2, 3), torch.tensor([1.0, 2.0])), bias_gradient(torch.ones(2, 3), 1.5)
+    (tensor([3., 3., 3.]), tensor([3., 3., 3.]))
     """
     rows = rows_of(d)
     if bias_trace is None:
         return rows.sum(0)
+    if not isinstance(bias_trace, Tensor):
+        return rows.sum(0).mul_(bias_trace)
     aligned = bias_trace.reshape(bias_trace.shape + (1,) * (d.dim() - 1 - bias_trace.dim()))
     wide = torch.promote_types(d.dtype, bias_trace.dtype)
     return aligned.to(wide).expand(d.shape[:-1]).reshape(-1) @ rows.to(wide)
 
 
-def _refuse_second_order() -> None:
+def refuse_second_order(what: str) -> None:
+    """Raise RuntimeError inside a backward that was asked for a graph of itself, which `what` cannot give.
+
+    >>> with torch.no_grad():
+    ...     refuse_second_order("a layer with an eligibility trace")
+    """
     if torch.is_grad_enabled():
         raise RuntimeError(
-            "create_graph=True reached a layer with an eligibility trace: its weight gradient is read from a trace, "
-            "which has no graph to differentiate again, so second-order gradients would be silently wrong; leave "
-            "create_graph out, or attach BPTT()"
+            f"create_graph=True reached {what}: its backward reads what an online rule keeps, which has no graph to "
+            f"differentiate again, so second-order gradients would be silently wrong; leave create_graph out, or "
+            f"attach BPTT()"
         )
 
 
@@ -155,7 +176,7 @@ class ConvEligibility(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients for x, weight and bias; raise when asked for a graph of them."""
-        _refuse_second_order()
+        refuse_second_order("a layer with an eligibility trace")
         (weight,) = ctx.saved_tensors
         stride, padding, dilation, groups = ctx.geometry
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
@@ -220,4 +241,15 @@ def et_linear(
     return LinearEligibility.apply(x, weight, bias, source)  # type: ignore[no-any-return]
 
 
-__all__ = ["ConvEligibility", "FixedTrace", "LinearEligibility", "TraceSource", "bias_gradient", "et_linear", "rows_of"]
+__all__ = [
+    "BiasTrace",
+    "ConvEligibility",
+    "FixedTrace",
+    "LinearEligibility",
+    "TraceSource",
+    "bias_gradient",
+    "et_linear",
+    "linear_gradients",
+    "refuse_second_order",
+    "rows_of",
+]

@@ -10,6 +10,7 @@ from snnlearn.functional.dynamics import (
     Decay,
     Jacobian,
     LeakTransition,
+    SpikeFunction,
     charge,
     reset_membrane,
     reset_partials,
@@ -24,7 +25,7 @@ def lif_step(
     threshold: float,
     reset: str,
     detach_reset: bool,
-    spike_function: Surrogate,
+    spike_function: SpikeFunction,
 ) -> tuple[Float[Tensor, "*units"], Float[Tensor, "*units"]]:
     """Advance a LIF neuron by one step; return (spike, membrane after reset).
 

@@ -22,8 +22,8 @@ class Spike(torch.autograd.Function):
 
     @staticmethod
     def forward(u: Tensor, surrogate: "Surrogate") -> Tensor:
-        """Return H(u), or the surrogate's primitive when the surrogate is smooth."""
-        return surrogate.primitive(u) if surrogate.smooth else (u >= 0).to(u.dtype)
+        """Return `surrogate.fire(u)`."""
+        return surrogate.fire(u)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, "Surrogate"], output: Tensor) -> None:
@@ -81,6 +81,10 @@ class Surrogate:
     def __call__(self, u: Float[Tensor, "*units"]) -> Float[Tensor, "*units"]:
         """Return spikes of the shape and dtype of u."""
         return Spike.apply(u, self)  # type: ignore[no-any-return]
+
+    def fire(self, u: Float[Tensor, "*units"]) -> Float[Tensor, "*units"]:
+        """Return the value of the call without its derivative: H(u), or P(u) when smooth."""
+        return self.primitive(u) if self.smooth else torch.ge(u, 0, out=torch.empty_like(u))
 
     def derivative(self, u: Float[Tensor, "*units"]) -> Float[Tensor, "*units"]:
         """Return psi(u)."""
@@ -141,8 +145,8 @@ class ArcTan(Surrogate):
     alpha: float = 2.0
 
     def derivative(self, u: Float[Tensor, "*units"]) -> Float[Tensor, "*units"]:
-        """Return psi(u)."""
-        return (self.alpha / 2) / (1 + (math.pi * self.alpha / 2 * u).square())
+        """Return psi(u) as 1 / (2/alpha + pi^2*alpha/2 * u^2): two passes over u."""
+        return torch.addcmul(u.new_full((), 2 / self.alpha), u, u, value=math.pi**2 * self.alpha / 2).reciprocal()
 
     def primitive(self, u: Float[Tensor, "*units"]) -> Float[Tensor, "*units"]:
         """Return P(u)."""

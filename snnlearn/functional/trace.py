@@ -4,6 +4,7 @@ Two recurrences are easy to confuse and differ by a factor: the trace decay*a + 
 and the moving average decay*a + (1 - decay)*x, which is (1 - decay) times it and is not used.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ FLUSH_BELOW = 1e-30
 """Magnitude under which a state or trace is zero: far below any use, far above float32's subnormals."""
 
 
+@functools.cache
 def flush_threshold(dtype: torch.dtype) -> float:
     """Return the magnitude under which numbers of `dtype` are flushed: FLUSH_BELOW or the smallest normal.
 
@@ -81,8 +83,9 @@ def advance_leak_trace_(
     tensor([[1.5000, 0.5000]])
     """
     with torch.no_grad():
-        if len(leak.drive) == 1 and leak.drive[0] == 1.0:
-            torch.add(x, traces[0], alpha=leak.transition[0][0], out=traces[0])
+        if leak.drive == (1.0,):
+            trace = traces[0]
+            torch.add(x, trace, alpha=leak.transition[0][0], out=trace)
         else:
             before = [traces[j].clone() for j in range(traces.shape[0])]
             for row, row_drive, target in zip(leak.transition, leak.drive, traces.unbind(), strict=True):
@@ -91,6 +94,19 @@ def advance_leak_trace_(
                     if weight:
                         target.add_(value, alpha=weight)
         return flush_subnormals_(traces)
+
+
+def advance_leak_trace_of_one(traces: tuple[float, ...], leak: LeakTransition) -> tuple[float, ...]:
+    """Return the K traces of a constant one after one more step, as plain numbers: e <- transition @ e + drive.
+
+    >>> from snnlearn.functional.lif import lif_leak_transition
+    >>> advance_leak_trace_of_one((1.0,), lif_leak_transition(0.5))
+    (1.5,)
+    """
+    return tuple(
+        drive + sum(weight * value for weight, value in zip(row, traces, strict=True))
+        for row, drive in zip(leak.transition, leak.drive, strict=True)
+    )
 
 
 def read_leak_trace(traces: Float[Tensor, "hidden *inputs"], leak: LeakTransition) -> Float[Tensor, "*inputs"]:
@@ -115,6 +131,7 @@ __all__ = [
     "FLUSH_BELOW",
     "Flush",
     "advance_leak_trace_",
+    "advance_leak_trace_of_one",
     "decay_trace",
     "flush_subnormals",
     "flush_subnormals_",

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from snnlearn.functional.alif import alif_jacobian, alif_step
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, State
+from snnlearn.functional.dynamics import Jacobian, LeakTransition, SpikeFunction, State
 from snnlearn.functional.lif import lif_leak_transition
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.nn.lif import FiringNeuron
@@ -26,6 +26,7 @@ class ALIF(FiringNeuron):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("v", "b")
+    unit_drive: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -61,8 +62,8 @@ class ALIF(FiringNeuron):
         decays = f"decay={describe_decay(self.decay)}, decay_adaptation={describe_decay(self.decay_adaptation)}"
         return f"{decays}, adaptation={self.adaptation:g}, {super().extra_repr()}"
 
-    def step(self, y: Tensor, state: State) -> tuple[Tensor, State]:
-        """Advance by one step."""
+    def step_with(self, y: Tensor, state: State, spike_function: SpikeFunction) -> tuple[Tensor, State]:
+        """Advance by one step with the spikes of `spike_function`."""
         v, b = state
         spike, v, b = alif_step(
             y,
@@ -74,7 +75,7 @@ class ALIF(FiringNeuron):
             self.threshold,
             self.reset_kind,
             self.detach_reset,
-            self.surrogate,
+            spike_function,
         )
         return spike, (v, b)
 

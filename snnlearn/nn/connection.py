@@ -34,7 +34,7 @@ class Connection(nn.Module):
     @property
     def trace(self) -> TraceBuffer | None:
         """The trace in use, or None when no rule attached one."""
-        return cast(TraceBuffer | None, self._modules.get("trace"))
+        return self._modules.get("trace")  # type: ignore[return-value]
 
     def hold_trace(self, trace: TraceBuffer | None) -> None:
         """Keep `trace` as a child, so that it moves, copies and changes mode with this layer; None drops it."""
@@ -42,9 +42,10 @@ class Connection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for x [B, ...]; the weight gradient is the trace's when there is one."""
-        if self.trace is None or not torch.is_grad_enabled():
+        trace = self.trace
+        if trace is None or not torch.is_grad_enabled():
             return cast(Tensor, super().forward(x))
-        return self.traced(x, self.trace)
+        return self.traced(x, trace)
 
     def traced(self, x: Tensor, trace: TraceBuffer) -> Tensor:
         """Return the layer's output with a weight gradient read from `trace`."""
@@ -56,12 +57,13 @@ class Connection(nn.Module):
 
     def advance_trace(self, x: Tensor) -> bool:
         """Take this step's input into the trace and return True, or note that the step passed without it."""
-        if self.trace is None:
+        trace = self.trace
+        if trace is None:
             return False
         if self.training and torch.is_grad_enabled():
-            self.trace.advance_(self.traced_input(x.detach()))
+            trace.advance_(self.traced_input(x.detach()))
             return True
-        self.trace.skip()
+        trace.skip()
         return False
 
 

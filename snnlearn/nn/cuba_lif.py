@@ -5,7 +5,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from snnlearn.functional.cuba_lif import cuba_lif_jacobian, cuba_lif_leak_transition, cuba_lif_step
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, State
+from snnlearn.functional.dynamics import Jacobian, LeakTransition, SpikeFunction, State
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.time_constant import TimeConstant, TimeScale, describe_decay, mean_decay, resolve_decays
@@ -23,6 +23,7 @@ class CubaLIF(FiringNeuron):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("current", "v")
+    unit_drive: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -49,8 +50,8 @@ class CubaLIF(FiringNeuron):
         decays = f"decay={describe_decay(self.decay)}, decay_synapse={describe_decay(self.decay_synapse)}"
         return f"{decays}, {super().extra_repr()}"
 
-    def step(self, y: Tensor, state: State) -> tuple[Tensor, State]:
-        """Advance by one step."""
+    def step_with(self, y: Tensor, state: State, spike_function: SpikeFunction) -> tuple[Tensor, State]:
+        """Advance by one step with the spikes of `spike_function`."""
         current, v = state
         spike, current, v = cuba_lif_step(
             y,
@@ -61,7 +62,7 @@ class CubaLIF(FiringNeuron):
             self.threshold,
             self.reset_kind,
             self.detach_reset,
-            self.surrogate,
+            spike_function,
         )
         return spike, (current, v)
 

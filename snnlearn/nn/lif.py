@@ -4,9 +4,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, check_reset
+from snnlearn.functional.cut_step import Firing, cut_step
+from snnlearn.functional.dynamics import Jacobian, LeakTransition, SpikeFunction, State, check_reset
 from snnlearn.functional.lif import lif_jacobian, lif_leak_transition, lif_step
 from snnlearn.functional.surrogates import Surrogate
+from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.nn.neuron import Neuron, check_threshold
 from snnlearn.nn.time_constant import (
     TimeConstant,
@@ -21,6 +23,9 @@ from snnlearn.nn.time_constant import (
 class FiringNeuron(Neuron):
     """Base of the built-in spiking neurons: a threshold, and a reset that may be cut from the gradient.
 
+    A subclass gives `step_with(y, state, spike_function)`. Where its spikes come from one u with du/dy = 1, and the
+    new state is in fresh tensors, it may say so in `unit_drive`, which is not inherited: a step whose past is a
+    constant is then one autograd node (`snnlearn.functional.cut_step`).
     `threshold` (membrane units, above 0); `reset` soft, hard or none; `detach_reset` takes the spike in the
     reset as a constant. Raises ValueError for a value outside these.
 
@@ -29,6 +34,7 @@ class FiringNeuron(Neuron):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("v",)
+    unit_drive: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -48,6 +54,30 @@ class FiringNeuron(Neuron):
             self.register_buffer(name, decay)
         else:
             setattr(self, name, decay)
+
+    def step_with(self, y: Tensor, state: State, spike_function: SpikeFunction) -> tuple[Tensor, State]:
+        """Advance by one step with the spikes of `spike_function`."""
+        raise TypeError(f"{type(self).__name__} must define step_with(y, state, spike_function)")
+
+    def step(self, y: Tensor, state: State) -> tuple[Tensor, State]:
+        """Advance by one step."""
+        return self.step_with(y, state, self.spike)
+
+    @property
+    def cuts_its_past(self) -> bool:
+        """Whether the coming step is one node: the graph is not carried on, and `unit_drive` holds."""
+        return not self.carry_graph and vars(type(self)).get("unit_drive", False)
+
+    def advance_cut(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Advance by y outside autograd, keep the new state, and return (spike, u = membrane - threshold)."""
+        firing = Firing(self.surrogate)
+        spike, after = self.step_with(y, self.state_for(y), firing)
+        self.state = tuple(flush_subnormals_(value) for value in after)
+        assert firing.u is not None
+        return spike, firing.u
+
+    def _advance(self, y: Tensor) -> Tensor:
+        return cut_step(self.advance_cut, y, self.surrogate) if self.cuts_its_past else super()._advance(y)
 
     def extra_repr(self) -> str:
         """Return the constants in effect."""
@@ -81,6 +111,8 @@ class LIF(FiringNeuron):
     tensor([[0., 1.]])
     """
 
+    unit_drive: ClassVar[bool] = True
+
     def __init__(
         self,
         tau: TimeConstant | None = None,
@@ -100,9 +132,9 @@ class LIF(FiringNeuron):
         """Return the constants in effect."""
         return f"decay={describe_decay(self.decay)}, {super().extra_repr()}"
 
-    def step(self, y: Tensor, state: State) -> tuple[Tensor, State]:
-        """Advance by one step."""
-        spike, v = lif_step(y, state[0], self.decay, self.threshold, self.reset_kind, self.detach_reset, self.surrogate)
+    def step_with(self, y: Tensor, state: State, spike_function: SpikeFunction) -> tuple[Tensor, State]:
+        """Advance by one step with the spikes of `spike_function`."""
+        spike, v = lif_step(y, state[0], self.decay, self.threshold, self.reset_kind, self.detach_reset, spike_function)
         return spike, (v,)
 
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
@@ -122,6 +154,8 @@ class IF(LIF):
     >>> IF(threshold=2.0)
     IF(decay=1, threshold=2, reset=soft, detached, surrogate=ArcTan(alpha=2.0))
     """
+
+    unit_drive: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -68,9 +68,12 @@ class Neuron(Stateful):
     @run_eagerly("a neuron carries state between calls; only eager code steps it")
     def forward(self, y: Tensor) -> Tensor:
         """Return this step's output for input y [B, *units] and keep the new state."""
-        self._refuse_replicas()
-        state = self._state_for(y)
-        spike, after = self._unpacked(self.step(y, state))
+        self.refuse_replicas()
+        return self._advance(y)
+
+    def _advance(self, y: Tensor) -> Tensor:
+        """Step, keep the new state, cut from the graph unless it carries on, and return the spike."""
+        spike, after = self._unpacked(self.step(y, self.state_for(y)))
         if len(after) != len(self.state_names):
             raise StateShapeError(
                 f"{type(self).__name__}.step returned {len(after)} hidden value(s) for state_names="
@@ -111,7 +114,8 @@ class Neuron(Stateful):
         """Return why `leak_transition` is not the whole truth; empty when a factored trace is exact."""
         return probe_caveats(self, self.unit_shape)
 
-    def _state_for(self, y: Tensor) -> State:
+    def state_for(self, y: Tensor) -> State:
+        """Return the hidden values that meet y [B, *units]; raise StateShapeError when they do not fit it."""
         if self.state is None:
             return self.initial_state(y)
         first = self.state[0]
@@ -123,8 +127,9 @@ class Neuron(Stateful):
             )
         return self.state
 
-    def _refuse_replicas(self) -> None:
-        if getattr(self, "_is_replica", False):
+    def refuse_replicas(self) -> None:
+        """Raise RuntimeError in a DataParallel replica and under torch.export, where the state would be lost."""
+        if self.__dict__.get("_is_replica", False):
             raise RuntimeError(
                 "DataParallel steps a throw-away copy of this neuron, so its state would be lost; use "
                 "torch.nn.parallel.DistributedDataParallel with one process per device"

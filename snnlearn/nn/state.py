@@ -5,6 +5,7 @@ its shape follows the input. It moves with the module, copies with it, and is st
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -35,6 +36,14 @@ class Stateful(nn.Module):
     """
 
     transient: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set transient state and what `plain` names as they are, without torch's search for parameters in them."""
+        if name in self.transient or name in self.plain:
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
 
     def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
         """Forget the state of the whole batch, or zero it for the rows where `rows` [B] is true."""
@@ -118,6 +127,25 @@ def stateful_modules(net: nn.Module) -> Iterator[Stateful]:
     return (module for module in net.modules() if isinstance(module, Stateful))
 
 
+def non_finite_state(net: nn.Module) -> list[str]:
+    """Return the names of the modules of `net` whose state holds a NaN or an infinity; one pass over every state.
+
+    >>> non_finite_state(nn.Linear(1, 1))
+    []
+    """
+    held = [
+        (name, tensor.detach())
+        for name, module in net.named_modules()
+        if isinstance(module, Stateful)
+        for value in module.stash().values()
+        for tensor in (value if isinstance(value, tuple) else (value,))
+        if isinstance(tensor, Tensor) and tensor.is_floating_point()
+    ]
+    # a sum is finite unless it met such a number, or overflowed, which a second look tells apart
+    suspects = [(name, tensor) for name, tensor in held if not math.isfinite(tensor.sum())]
+    return list(dict.fromkeys(name for name, tensor in suspects if not bool(torch.isfinite(tensor).all())))
+
+
 def reset(net: nn.Module, rows: Bool[Tensor, " batch"] | None = None) -> None:
     """Forget the neuron states, traces and dropout masks of `net`: call it between sequences.
 
@@ -162,4 +190,13 @@ def stashed_state(net: nn.Module) -> Iterator[None]:
             module.restore(state)
 
 
-__all__ = ["StateShapeError", "Stateful", "detach_state", "reset", "stashed_state", "stateful_modules", "zero_rows"]
+__all__ = [
+    "StateShapeError",
+    "Stateful",
+    "detach_state",
+    "non_finite_state",
+    "reset",
+    "stashed_state",
+    "stateful_modules",
+    "zero_rows",
+]

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from snnlearn.functional.dynamics import LeakTransition
-from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
+from snnlearn.functional.eligibility import BiasTrace
+from snnlearn.functional.trace import advance_leak_trace_, advance_leak_trace_of_one, read_leak_trace
 from snnlearn.nn.state import Stateful, StateShapeError
 
 NO_TRACE = -1
@@ -30,9 +31,10 @@ class TraceBuffer(Stateful):
     """Traces e <- transition @ e + drive * x of one connection, and of the constant one that feeds its bias.
 
     `leak` the constant transition of the neuron behind the connection; `name` what errors call the block.
-    `values` [K, B, *inputs] and `bias_values` [K, B] follow the input's shape, device and dtype. Pass it as
-    `et` to `et_linear`: call, then `advance_(x)`, then backward. Raises StaleTraceError on any other order,
-    StateShapeError when the input changes shape in mid-sequence.
+    `values` [K, B, *inputs] follows the input's shape, device and dtype; `bias_values` is K numbers, the same for
+    every sample, until a reset of some rows makes it [K, B]. Pass the buffer as `et` to `et_linear`: call, then
+    `advance_(x)`, then backward. Raises StaleTraceError on any other order, StateShapeError when the input changes
+    shape in mid-sequence.
 
     >>> from snnlearn.functional import et_linear, lif_leak_transition
     >>> trace, weight = TraceBuffer(lif_leak_transition(0.5)), torch.zeros(1, 2, requires_grad=True)
@@ -44,16 +46,19 @@ class TraceBuffer(Stateful):
     """
 
     transient = ("values", "bias_values", "skipped")
+    plain = ("tick", "gathered", "spare")
+    tick: int
 
     def __init__(self, leak: LeakTransition, name: str = "this block") -> None:
         super().__init__()
         self.leak, self.name = leak, name
         self.values: Tensor | None = None
-        self.bias_values: Tensor | None = None
+        self.bias_values: Tensor | tuple[float, ...] | None = None
         self.skipped: int | None = None
         self.tick = 0
         self.gathering: torch.dtype | None = None
         self.gathered: Tensor | None = None
+        self.spare: Tensor | None = None
 
     def extra_repr(self) -> str:
         """Return the transition in effect."""
@@ -74,27 +79,27 @@ class TraceBuffer(Stateful):
 
     def advance_(self, x: Float[Tensor, "batch *inputs"]) -> None:
         """Take the step's input x [B, *inputs] into the trace, in place, and tick."""
-        x = x.detach()
-        if self.values is None:
-            self._start(x)
+        if self.values is None or self.bias_values is None:
+            self.values, self.bias_values = self._start(x)
         elif self.values.shape[1:] != x.shape or self.values.device != x.device:
             raise StateShapeError(
                 f"{self.name}: the input has shape {list(x.shape)} on {x.device}, the running trace "
                 f"{list(self.values.shape[1:])} on {self.values.device}: within a sequence both stay the same. "
                 f"Call reset(net) where a new sequence begins"
             )
-        assert self.values is not None
-        assert self.bias_values is not None
         advance_leak_trace_(self.values, x, self.leak)
-        advance_leak_trace_(self.bias_values, torch.ones_like(self.bias_values[0]), self.leak)
+        if isinstance(self.bias_values, Tensor):
+            advance_leak_trace_(self.bias_values, torch.ones_like(self.bias_values[0]), self.leak)
+        else:
+            self.bias_values = advance_leak_trace_of_one(self.bias_values, self.leak)
         self.tick += 1
 
     def skip(self) -> None:
         """Note that the neuron moved a step without the trace; learning on needs a reset first."""
         self.skipped = (self.skipped or 0) + 1
 
-    def read(self, tick: int) -> tuple[Tensor, Tensor | None]:
-        """Return (trace [B, *inputs], trace of one [B]) if the clock stands at `tick`, else raise."""
+    def read(self, tick: int) -> tuple[Tensor, BiasTrace]:
+        """Return (trace [B, *inputs], trace of one, a number or [B]) if the clock stands at `tick`, else raise."""
         if tick == NO_TRACE:
             raise StaleTraceError(
                 f"{self.name}: backward asks for a weight gradient of a forward made in eval(), where no trace "
@@ -108,14 +113,28 @@ class TraceBuffer(Stateful):
                 f"per step, after this block's forward and before its next forward or reset; for a loss over a "
                 f"whole sequence attach BPTT() instead"
             )
-        return read_leak_trace(self.values, self.leak), read_leak_trace(self.bias_values, self.leak)
+        return read_leak_trace(self.values, self.leak), self._read_bias(self.bias_values)
+
+    def _read_bias(self, values: Tensor | tuple[float, ...]) -> Tensor | float:
+        if isinstance(values, Tensor):
+            return read_leak_trace(values, self.leak)
+        return sum(weight * value for weight, value in zip(self.leak.readout, values, strict=True))
 
     def gather(self, d: Tensor, trace: Tensor) -> bool:
         """Add d^T trace to `gathered` [O, I] while gathering in that dtype: one pass, where autograd needs two."""
         if self.gathering != d.dtype:
             return False
-        self.gathered = d.T @ trace if self.gathered is None else self.gathered.addmm_(d.T, trace)
+        if self.gathered is not None:
+            self.gathered.addmm_(d.T, trace)
+        else:
+            self.gathered = self.spare = torch.mm(d.T, trace, out=self._spare_for(d, trace))
         return True
+
+    def _spare_for(self, d: Tensor, trace: Tensor) -> Tensor:
+        """Return the sum of the last update to write over: asking the system for so much memory anew is slow."""
+        shape, spare = (d.shape[1], trace.shape[1]), self.spare
+        fits = spare is not None and spare.shape == shape and spare.device == d.device and spare.dtype == d.dtype
+        return spare if spare is not None and fits else d.new_empty(shape)
 
     def _cause(self, tick: int) -> str:
         if tick > self.tick:
@@ -125,6 +144,9 @@ class TraceBuffer(Stateful):
     def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
         """Forget the trace, or the rows where `rows` [B] is true; a backward still pending then raises."""
         self.tick += 1
+        if rows is not None and self.values is not None and isinstance(self.bias_values, tuple):
+            numbers = self.values.new_tensor(self.bias_values)
+            self.bias_values = numbers[:, None].repeat(1, self.values.shape[1])
         super().reset(rows)
 
     @staticmethod
@@ -141,11 +163,14 @@ class TraceBuffer(Stateful):
         """
         return 0.0 if self.values is None else float(read_leak_trace(self.values, self.leak).norm())
 
-    def _start(self, x: Tensor) -> None:
+    def _start(self, x: Tensor) -> tuple[Tensor, tuple[float, ...]]:
         hidden = len(self.leak.drive)
         dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
-        self.values = torch.stack([torch.zeros_like(x, dtype=dtype) for _ in range(hidden)])
-        self.bias_values = x.new_zeros((hidden, x.shape[0]), dtype=dtype)
+        return torch.stack([torch.zeros_like(x.detach(), dtype=dtype) for _ in range(hidden)]), (0.0,) * hidden
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return attributes for copies and pickles, without the memory kept for the next sum."""
+        return {**super().__getstate__(), "spare": None}
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "TraceBuffer":
         super()._apply(fn, recurse)

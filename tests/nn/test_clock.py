@@ -54,7 +54,7 @@ def snapshot(net: nn.Module) -> list[tuple[int, Tensor, Tensor]]:
     for trace in traces(net):
         assert trace.values is not None
         assert trace.bias_values is not None
-        taken.append((trace.tick, trace.values.clone(), trace.bias_values.clone()))
+        taken.append((trace.tick, trace.values.clone(), trace.values.new_tensor(trace.bias_values)))
     assert taken
     return taken
 

@@ -234,7 +234,7 @@ def test_the_trace_by_hand(rule: LearningRule, device: torch.device) -> None:
             assert trace.values is not None
             assert trace.bias_values is not None
             assert float(trace.values) == a
-            assert float(trace.bias_values) == c
+            assert trace.bias_values == (c,)
             assert trace.norm() == a
 
 

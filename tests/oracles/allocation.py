@@ -5,8 +5,10 @@ where the graph of a step is alive, sees what a profiler sees at a hundredth of 
 """
 
 import ctypes
+import functools
 import gc
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 from torch import Tensor, nn
@@ -24,14 +26,20 @@ class _Mallinfo(ctypes.Structure):
     ]
 
 
-def heap_bytes() -> int:
-    """Return bytes in use: blocks in the arenas and blocks mapped on their own."""
+@functools.cache
+def _mallinfo() -> Callable[[], _Mallinfo]:
+    """Look the function up once: every lookup makes a class, which would itself move the heap."""
     try:
         mallinfo = ctypes.CDLL(None).mallinfo2
     except AttributeError:
         pytest.skip("this C library has no mallinfo2, so the heap cannot be measured")
     mallinfo.restype = _Mallinfo
-    info = mallinfo()
+    return cast(Callable[[], _Mallinfo], mallinfo)
+
+
+def heap_bytes() -> int:
+    """Return bytes in use: blocks in the arenas and blocks mapped on their own."""
+    info = _mallinfo()()
     return int(info.uordblks + info.hblkhd)
 
 

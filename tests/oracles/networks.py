@@ -43,7 +43,7 @@ def lively(net: nn.Module, x: Tensor) -> nn.Module:
             with torch.no_grad(), Meter(net) as meter:
                 for x_t in x:
                     net(x_t)
-            rate = float(meter.rates[name]) / len(x)
+            rate = meter.firing_rates()[name]
             if 0.08 < rate < 0.45:
                 break
             with torch.no_grad():
@@ -78,10 +78,8 @@ def online_gradients(
     with Meter(net) as meter:
         for x_t in x:
             output = net(x_t)
-            meter.steps += 1
             (loss(output, y) / len(x)).backward()
-    for name, total in meter.rates.items():
-        rate = float(total) / meter.steps
+    for name, rate in meter.firing_rates().items():
         assert 0.02 < rate < 0.8, f"{name} fires at {rate:.3f}: the comparison would be empty"
     gradients = {n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None}
     assert all(float(g.norm()) > 1e-12 for g in gradients.values()), "a zero gradient proves nothing"

@@ -1,0 +1,184 @@
+"""A block that runs as one autograd node gives the numbers of the same block phase by phase."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from snnlearn import ALIF, LI, LIF, OTTT, SLTT, CubaLIF, ETBlock, ETLinear, Neuron, attach
+from snnlearn.engine.gathering import gathering, hand_over
+
+NEURONS: dict[str, Callable[[], Neuron]] = {
+    "LIF": LIF,
+    "hard": lambda: LIF(tau=3.0, reset="hard"),
+    "ALIF": ALIF,
+    "CubaLIF": lambda: CubaLIF(tau=3.0, tau_synapse=2.0),
+}
+
+
+def built(neuron: Callable[[], Neuron] = LIF, bias: bool = True, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    torch.manual_seed(1)
+    net = nn.Sequential(
+        ETBlock(ETLinear(6, 16, bias=bias), neuron()), ETBlock(ETLinear(16, 5, bias=bias), neuron())
+    ).to(dtype)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(4)
+    attach(net, OTTT())
+    return net
+
+
+def blocks(net: nn.Sequential) -> list[ETBlock]:
+    return [block for block in net if isinstance(block, ETBlock)]
+
+
+def learned(net: nn.Sequential, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Step along x [T, B, I] with a backward each; return the outputs and every gradient, the input's last."""
+    x = x.clone().requires_grad_()
+    outputs = []
+    for x_t in x:
+        output = net(x_t)
+        (output * torch.linspace(-1, 2, 5, dtype=x.dtype)).sum().backward()
+        outputs.append(output.detach())
+    gradients = [p.grad for p in (*net.parameters(), x) if p.grad is not None]
+    assert len(gradients) == len(list(net.parameters())) + 1
+    return torch.stack(outputs), gradients
+
+
+@pytest.mark.parametrize("neuron", NEURONS.values(), ids=NEURONS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [False, True], ids=["", "rows reset"])
+def test_one_node_gives_the_numbers_of_the_phases(neuron: Callable[[], Neuron], bias: bool, rows: bool) -> None:
+    net = built(neuron, bias)
+    apart = copy.deepcopy(net)
+    for block in blocks(apart):
+        block.neuron.register_forward_hook(lambda *_: None)  # somebody listens, so the phases run one by one
+    assert all(block.is_one_node() for block in blocks(net))
+    assert not any(block.is_one_node() for block in blocks(apart))
+    x = torch.rand(6, 3, 6, dtype=torch.float64)
+    for part in (x[:3], x[3:]):
+        output, gradients = learned(net, part)
+        other_output, other_gradients = learned(apart, part)
+        assert 0.02 < float(output.mean()) < 0.8
+        torch.testing.assert_close(output, other_output, rtol=0, atol=0)
+        for gradient, other in zip(gradients, other_gradients, strict=True):
+            assert bool(gradient.any())
+            torch.testing.assert_close(gradient, other, rtol=1e-14, atol=1e-14)
+        if rows:
+            for each in (net, apart):
+                for module in blocks(each):
+                    assert module.connection.trace is not None
+                    module.connection.trace.reset(torch.tensor([True, False, False]))
+                    module.neuron.reset(torch.tensor([True, False, False]))
+
+
+def test_one_node_under_autocast(unchecked: None) -> None:
+    net = built(dtype=torch.float32)
+    apart = copy.deepcopy(net)
+    for block in blocks(apart):
+        block.neuron.register_forward_hook(lambda *_: None)
+    x = torch.rand(6, 3, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, gradients = learned(net, x)
+        other_output, other_gradients = learned(apart, x)
+    torch.testing.assert_close(output, other_output, rtol=0, atol=0)
+    torch.testing.assert_close(gradients, other_gradients, rtol=2e-2, atol=2e-2)
+
+
+def hook_the_connection(block: ETBlock) -> None:
+    block.connection.register_forward_pre_hook(lambda *_: None)
+
+
+def norm_it(block: ETBlock) -> None:
+    block.norm = nn.Identity()
+
+
+def eval_it(block: ETBlock) -> None:
+    block.eval()
+
+
+def carry_the_graph(block: ETBlock) -> None:
+    block.neuron.carry_graph = True
+
+
+def drop_the_trace(block: ETBlock) -> None:
+    attach(block, SLTT())
+
+
+def parametrize_the_weight(block: ETBlock) -> None:
+    parametrizations.weight_norm(block.connection)
+
+
+def without_spikes(block: ETBlock) -> None:
+    block.neuron = LI()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        hook_the_connection,
+        norm_it,
+        eval_it,
+        carry_the_graph,
+        drop_the_trace,
+        parametrize_the_weight,
+        without_spikes,
+    ],
+)
+def test_what_one_node_cannot_hold_runs_phase_by_phase(change: Callable[[ETBlock], None]) -> None:
+    block = blocks(built())[0]
+    assert block.is_one_node()
+    change(block)
+    assert not block.is_one_node()
+    assert block(torch.rand(3, 6, dtype=torch.float64)).shape == (3, 16)
+
+
+def test_no_grad_runs_phase_by_phase() -> None:
+    with torch.no_grad():
+        assert not blocks(built())[0].is_one_node()
+
+
+def test_a_global_hook_sees_connection_and_neuron() -> None:
+    block, seen = blocks(built())[0], []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(type(module).__name__))
+    try:
+        block(torch.rand(3, 6, dtype=torch.float64))
+    finally:
+        handle.remove()
+    assert seen == ["ETLinear", "LIF", "ETBlock"]
+
+
+def test_a_second_order_gradient_is_refused() -> None:
+    block = blocks(built())[0]
+    with pytest.raises(RuntimeError, match=r"create_graph=True .* attach BPTT\(\)"):
+        torch.autograd.grad(
+            block(torch.rand(3, 6, dtype=torch.float64)).sum(), list(block.parameters()), create_graph=True
+        )
+
+
+def test_a_gathered_sum_writes_over_the_one_before() -> None:
+    """The memory is kept, the numbers are not: three updates in a row equal three fresh ones."""
+    net = built()
+    weight = blocks(net)[0].connection.weight
+    assert isinstance(weight, Tensor)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.rand(3, 2, 6, dtype=torch.float64)
+        fresh = built()
+        learned(fresh, x)
+        for module in blocks(net):
+            module.neuron.reset()
+            assert module.connection.trace is not None
+            module.connection.trace.reset()
+        net.zero_grad()
+        with gathering(net):
+            for x_t in x:
+                (net(x_t) * torch.linspace(-1, 2, 5, dtype=x.dtype)).sum().backward()
+            hand_over(net)
+        assert weight.grad is not None
+        right = blocks(fresh)[0].connection.weight
+        assert isinstance(right, Tensor)
+        torch.testing.assert_close(weight.grad, right.grad)
