@@ -92,17 +92,16 @@ def finished_resumed(config: Config, folder: Path) -> dict[str, Any] | None:
 
 def _starting_point(config: Config, folder: Path, in_sweep: bool) -> tuple[Path | None, list[Difference]]:
     """Return the checkpoint to go on from, if any, and the differences to warn of; look before anything is built."""
-    own = folder / FOLDER / "last.pt"
-    if isinstance(config.trainer.resume, Path):
-        checkpoint = find_checkpoint(config.trainer.resume)
-    elif (config.trainer.resume == "auto" or in_sweep) and own.is_file():
+    own, resume = folder / FOLDER / "last.pt", config.trainer.resume
+    checkpoint: Path | None
+    if (resume == "auto" or in_sweep) and own.is_file():
         checkpoint = own
     else:
-        if own.is_file():
+        checkpoint = find_checkpoint(resume) if isinstance(resume, Path) else None
+        if own.is_file() and (checkpoint is None or run_folder(checkpoint) != folder.resolve()):
             hint = f"go on with it by trainer.resume={folder}"
             raise ConfigError([Problem("hydra.run.dir", str(folder), "a folder without another run", hint)])
-        return None, []
-    return checkpoint, check_same_run(stored_config(checkpoint), plain(config))
+    return checkpoint, [] if checkpoint is None else check_same_run(stored_config(checkpoint), plain(config))
 
 
 def _bring_along(source: Path, folder: Path) -> None:

@@ -34,6 +34,9 @@ COLUMNS = (
     "overrides",
 )
 
+TOLD = ("seed", "dataset", "model", "rule")
+"""Columns that a job's own words may fill where the job could not be composed."""
+
 # What a user can mend; anything else is a bug, and its traceback is shown.
 USER_ERRORS = (ConfigError, CheckpointError, DataError, TrainingError, Interrupted)
 
@@ -89,7 +92,8 @@ class SweepTable:
         for overrides, problem in lost:
             words = " ".join(overrides)
             log.error("job failed: %s: %s", words, problem)
-            self.put(words, {"status": "failed", "reason": str(problem), "overrides": words})
+            told = dict(word.split("=", 1) for word in overrides if word.partition("=")[0] in TOLD and "=" in word)
+            self.put(words, told | {"status": "failed", "reason": str(problem), "overrides": words})
 
 
 class Job:

@@ -25,8 +25,9 @@ class ETBlock(nn.Module):
 
     `connection` an `ETLinear`, `ETConv1d`, `ETConv2d` or other `Connection`; `neuron` any `Neuron`; `norm` a
     module between them, such as batch normalisation. An ordinary single-step module: compose it in sequences,
-    residual sums and branches. Until a rule is attached its gradient is autograd's through time. Raises
-    TypeError for a plain torch layer, StateShapeError for an input without a batch dimension.
+    residual sums and branches. Until a rule is attached its gradient is autograd's through time: one backward for
+    the whole sequence, since a second one would walk into a graph that is gone. Raises TypeError for a plain torch
+    layer, StateShapeError for an input without a batch dimension.
 
     >>> import torch
     >>> from snnlearn.nn import ETLinear, LIF

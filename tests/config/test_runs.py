@@ -87,6 +87,18 @@ def test_resume_for_more_epochs_in_another_folder(small: Small, tmp_path: Path) 
     assert len(figures(tmp_path / "first")) < len(figures(tmp_path / "second"))
 
 
+def test_a_resume_writes_over_no_other_run(small: Small, tmp_path: Path) -> None:
+    """Into its own folder or an empty one it goes; a third run's folder stays as it is, and the message says how."""
+    run(small(), tmp_path / "first")
+    run(small("seed=2"), tmp_path / "other")
+    before = {path: path.read_bytes() for path in (tmp_path / "other").rglob("*") if path.is_file()}
+    again = small("trainer.epochs=2", f"trainer.resume={tmp_path / 'first'}")
+    with pytest.raises(ConfigError, match=r"hydra\.run\.dir: .*/other; .*go on with it by trainer\.resume=.*/other"):
+        run(again, tmp_path / "other")
+    assert {path: path.read_bytes() for path in (tmp_path / "other").rglob("*") if path.is_file()} == before
+    assert run(again, tmp_path / "first")["epochs"] == 2
+
+
 def test_another_network_cannot_be_resumed(small: Small, tmp_path: Path) -> None:
     """C03: both sides are listed, before any data is read."""
     run(small(), tmp_path)
@@ -246,6 +258,15 @@ def test_a_table_row_for_every_end(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert found["wrong"]["reason"] == "seed: got -1; legal: a whole number >= 0"
     assert found["bug"]["reason"] == "ZeroDivisionError: planted"
     assert table.failed == ["wrong", "bug"]
+
+
+def test_the_row_of_a_job_that_could_not_be_composed_says_which(tmp_path: Path) -> None:
+    SweepTable(tmp_path).put_lost(
+        [(["rule=otttt", "seed=3", "model.hidden=[8]"], Problem("rule", "otttt", "ottt, sltt"))]
+    )
+    (row,) = rows(tmp_path).values()
+    assert (row["status"], row["rule"], row["seed"], row["model"]) == ("failed", "otttt", "3", "")
+    assert row["reason"] == "rule: got otttt; legal: ottt, sltt"
 
 
 def test_a_finished_job_is_known_by_its_configuration(small: Small, tmp_path: Path) -> None:
