@@ -95,9 +95,8 @@ class ETBlock(nn.Module):
         assert isinstance(connection, ETLinear)
         assert isinstance(neuron, FiringNeuron)
         neuron.refuse_replicas()
-        weights = connection._parameters
         return LinearCutStep.apply(  # type: ignore[no-any-return]
-            x, weights["weight"], weights["bias"], connection.trace, neuron.advance_cut, neuron.surrogate
+            x, connection.weight, connection.bias, connection.trace, neuron.advance_cut, neuron.surrogate
         )
 
     def _check_input(self, x: Tensor) -> None:
