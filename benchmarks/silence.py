@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 from common import machine, save, sparse_counts, synchronize, table
-from step_speed import CLASSES, INPUTS, HandWritten, build_network
+from step_speed import CLASSES, INPUTS, Tuned, build_network
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -48,7 +48,7 @@ def online_step(labels: Tensor, net: nn.Module) -> Callable[[Tensor], object]:
 
 def plain_step(labels: Tensor, weights: list[Tensor]) -> Callable[[Tensor], object]:
     """Return one step of the hand-written loop, its state kept from step to step."""
-    plain = HandWritten(weights, BATCH)
+    plain = Tuned(weights, BATCH)
     plain.reset()
     target = F.one_hot(labels, CLASSES).to(weights[0].dtype)
     return lambda x_t: plain.step(x_t, target, 1 / BATCH)

@@ -48,6 +48,7 @@ from snnlearn.nn import (
 )
 from snnlearn.rules import (
     BPTT,
+    DRTRL,
     OTTT,
     RULES,
     SLTT,
@@ -63,6 +64,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ALIF",
     "BPTT",
+    "DRTRL",
     "IF",
     "LI",
     "LIF",

@@ -24,6 +24,9 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     update = values.get("trainer.update", "sequence")
     if values.get("rule.name") == "bptt" and update != "sequence":
         yield Problem("trainer.update", str(update), "sequence while rule is bptt, which needs the end")
+    if values.get("rule.name") == "drtrl" and values.get("model.name") == "convolutional":
+        hint = "a convolution has one eligibility per place and weight"
+        yield Problem("rule", "drtrl", "ottt, sltt or bptt while model is convolutional", hint)
     if values.get("optimizer.nesterov") and values.get("optimizer.momentum") == 0:
         yield Problem("optimizer.nesterov", "true", "false while optimizer.momentum is 0")
     if values.get("device") == "cuda" and not torch.cuda.is_available():

@@ -38,13 +38,20 @@ class OTTTConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DRTRLConfig:
+    """Real-time recurrent learning, cut to each unit's own states."""
+
+    name: Literal["drtrl"] = knob("D-RTRL: a trace per synapse, exact for any neuron; for fully connected layers")
+
+
+@dataclass(frozen=True, kw_only=True)
 class BPTTConfig:
     """Backpropagation through time."""
 
     name: Literal["bptt"] = knob("backpropagation through time: the yardstick; its memory grows with the steps")
 
 
-RuleConfig = OTTTConfig | SLTTConfig | BPTTConfig
+RuleConfig = OTTTConfig | SLTTConfig | DRTRLConfig | BPTTConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,11 +22,12 @@ def _gatherers(net: nn.Module) -> Iterator[tuple[ETLinear, TraceBuffer]]:
         return  # its hooks wait for autograd's own gradients
     for module in net.modules():
         connection = module.connection if isinstance(module, ETBlock) else None
-        if isinstance(connection, ETLinear) and connection.trace is not None:
+        trace = connection.trace if isinstance(connection, ETLinear) else None
+        if isinstance(connection, ETLinear) and isinstance(trace, TraceBuffer):
             weight = connection.weight
             heard = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
             if weight.is_leaf and not heard:
-                yield connection, connection.trace
+                yield connection, trace
 
 
 @contextmanager

@@ -10,7 +10,7 @@ block is one node; its equations are those of `CutStep` and of `snnlearn.functio
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -24,6 +24,7 @@ CutAdvance = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Advances a neuron by its input y outside autograd, keeps the new state, and returns (spike, u)."""
 
 
+@runtime_checkable
 class TraceToAdvance(TraceSource, Protocol):
     """A trace that also takes in the step's input, in place."""
 

@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from snnlearn.functional.cut_step import LinearCutStep
+from snnlearn.functional.synaptic import SynapticStep
 from snnlearn.nn.connection import Connection, ETLinear
 from snnlearn.nn.eager import run_eagerly
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.phases import Listener, Phase, announce_backward
 from snnlearn.nn.state import StateShapeError
+from snnlearn.nn.synaptic_trace import SynapticTrace
+from snnlearn.nn.trace_buffer import TraceBuffer
 
 
 class ETBlock(nn.Module):
@@ -55,7 +58,12 @@ class ETBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Run phase 1 (connection, then neuron) and phase 2 (the trace takes in x) for input x [B, ...]."""
         self._check_input(x)
-        output = self._as_one_node(x) if self.listener is None and self.is_one_node() else self._phase_by_phase(x)
+        if self.is_per_synapse():
+            output = self._per_synapse(x)
+        elif self.listener is None and self.is_one_node():
+            output = self._as_one_node(x)
+        else:
+            output = self._phase_by_phase(x)
         if self.observer is not None:
             self.observer(output)
         return output
@@ -71,6 +79,30 @@ class ETBlock(nn.Module):
             listener(Phase.TRACE_UPDATE)
         return output
 
+    def is_per_synapse(self) -> bool:
+        """Whether the coming step learns from a per-synapse trace: such a block always runs as one node."""
+        trace = self._modules["connection"]._modules.get("trace")  # type: ignore[union-attr]
+        return isinstance(trace, SynapticTrace) and trace.training and torch.is_grad_enabled()
+
+    def _per_synapse(self, x: Tensor) -> Tensor:
+        connection, neuron = self.connection, self.neuron
+        assert isinstance(connection, ETLinear)
+        neuron.refuse_replicas()
+        told = self._tell if self.listener is not None else _nobody_listens
+        return SynapticStep.apply(  # type: ignore[no-any-return]
+            x,
+            connection.weight,
+            connection.bias,
+            connection.trace,
+            neuron.advance_linearised,
+            told,
+            *neuron.parameters(),
+        )
+
+    def _tell(self, phase: str) -> None:
+        if self.listener is not None:
+            self.listener(Phase[phase])
+
     def is_one_node(self) -> bool:
         """Whether the coming step runs as one autograd node: same numbers, half the Python.
 
@@ -84,7 +116,7 @@ class ETBlock(nn.Module):
             and isinstance(neuron, FiringNeuron)
             and neuron.cuts_its_past
             and modules.get("norm") is None
-            and (trace := connection.trace) is not None
+            and isinstance(trace := connection.trace, TraceBuffer)
             and trace.training
             and torch.is_grad_enabled()
             and not (_is_hooked(connection) or _is_hooked(neuron) or _has_any_global_hook())
@@ -112,6 +144,10 @@ class ETBlock(nn.Module):
     def __getstate__(self) -> dict[str, object]:
         """Return attributes for copies and pickles, without those who listen to this block alone."""
         return {**self.__dict__, "listener": None, "observer": None}
+
+
+def _nobody_listens(_phase: str) -> None:
+    """Take the name of a phase and do nothing."""
 
 
 def _is_hooked(module: nn.Module) -> bool:

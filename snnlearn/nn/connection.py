@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snnlearn.functional.eligibility import ConvEligibility, LinearEligibility
+from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
@@ -32,11 +33,11 @@ class Connection(nn.Module):
         return (4,)
 
     @property
-    def trace(self) -> TraceBuffer | None:
+    def trace(self) -> TraceBuffer | SynapticTrace | None:
         """The trace in use, or None when no rule attached one."""
         return self._modules.get("trace")  # type: ignore[return-value]
 
-    def hold_trace(self, trace: TraceBuffer | None) -> None:
+    def hold_trace(self, trace: TraceBuffer | SynapticTrace | None) -> None:
         """Keep `trace` as a child, so that it moves, copies and changes mode with this layer; None drops it."""
         self._modules["trace"] = trace
 
@@ -47,7 +48,7 @@ class Connection(nn.Module):
             return cast(Tensor, super().forward(x))
         return self.traced(x, trace)
 
-    def traced(self, x: Tensor, trace: TraceBuffer) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
         """Return the layer's output with a weight gradient read from `trace`."""
         raise TypeError(f"{type(self).__name__} must define traced(x, trace)")
 
@@ -60,7 +61,7 @@ class Connection(nn.Module):
         trace = self.trace
         if trace is None:
             return False
-        if self.training and torch.is_grad_enabled():
+        if isinstance(trace, TraceBuffer) and self.training and torch.is_grad_enabled():
             trace.advance_(self.traced_input(x.detach()))
             return True
         trace.skip()
@@ -81,7 +82,7 @@ class ETLinear(Connection, nn.Linear):
         """One number per output feature."""
         return (self.out_features,)
 
-    def traced(self, x: Tensor, trace: TraceBuffer) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
         """Return x W^T + b."""
         return LinearEligibility.apply(x, self.weight, self.bias, trace)  # type: ignore[no-any-return]
 
@@ -120,7 +121,7 @@ class ConvConnection(Connection):
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
         return F.pad(x, self._reversed_padding_repeated_twice, mode=mode)
 
-    def traced(self, x: Tensor, trace: TraceBuffer) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
         """Return the convolution with a weight gradient read from `trace`."""
         padding = self.padding if self._pads_itself() else (0,) * len(self.stride)
         return ConvEligibility.apply(  # type: ignore[no-any-return]

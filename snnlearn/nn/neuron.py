@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, jacobian_of
 from snnlearn.functional.surrogates import ArcTan, Surrogate
+from snnlearn.functional.synaptic import LinearisedStep
 from snnlearn.functional.trace import flush_subnormals
 from snnlearn.nn.eager import run_eagerly
-from snnlearn.nn.probe import probe_caveats, probe_leak
+from snnlearn.nn.probe import parameter_derivatives, probe_caveats, probe_leak
 from snnlearn.nn.state import Stateful, StateShapeError
 
 
@@ -102,6 +103,14 @@ class Neuron(Stateful):
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
         """Return the local derivatives of `step` at (y, state), by forward mode unless overridden."""
         return jacobian_of(self.step, y, state)
+
+    def advance_linearised(self, y: Tensor) -> LinearisedStep:
+        """Advance by y outside autograd, keep the new state, and return the spike with the step's derivatives."""
+        state = self.state_for(y)
+        jacobian, parameters = self.jacobian(y, state), parameter_derivatives(self, y, state)
+        spike, after = self._unpacked(self.step(y, state))
+        self.state = tuple(flush_subnormals(value.detach()) for value in after)
+        return LinearisedStep(spike, jacobian, parameters)
 
     def leak_transition(self) -> LeakTransition:
         """Return the constant part of `step`, which a factored trace follows; derived by `nn.probe` unless overridden.

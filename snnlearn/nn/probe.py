@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, forward_derivative, jacobian_of
+from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, forward_derivative, jacobian_of
 from snnlearn.functional.surrogates import Constant, Surrogate
+from snnlearn.functional.synaptic import DirectDerivative
 
 if TYPE_CHECKING:
     from snnlearn.nn.neuron import Neuron
@@ -28,14 +29,8 @@ def probe_leak(neuron: "Neuron", unit_shape: tuple[int, ...]) -> LeakTransition:
     >>> probe_leak(LIF(decay=0.5), (3,)).transition
     ((0.5,),)
     """
+    refuse_mixing(neuron, unit_shape)
     random, name = _random_point(neuron, unit_shape), type(neuron).__name__
-    for surrogate in (neuron.surrogate, Constant(1.0)):
-        if _with_surrogate(neuron, surrogate, lambda: _mixes_units(neuron, *random)):
-            raise ValueError(
-                f"{name}.step mixes units or samples: each unit's spike and state may depend on its own input and "
-                f"state alone, since a trace belongs to one unit; move the mixing into a connection, or attach SLTT() "
-                f"or BPTT()"
-            )
     point = tuple(torch.zeros_like(value) for value in random)
     if _number(_jacobian(neuron, Constant(1.0), point).spike_input) == 0.0:
         point = random  # a step that is flat at rest is taken where it is not
@@ -51,6 +46,51 @@ def probe_leak(neuron: "Neuron", unit_shape: tuple[int, ...]) -> LeakTransition:
     drive = [_number(silent.drive[i]) for i in range(hidden)]
     reads = [_number(open_.spike_state[j]) / spike_by_input for j in range(hidden)]
     return _with_readout(matrix, drive, reads)
+
+
+def refuse_mixing(neuron: "Neuron", unit_shape: tuple[int, ...]) -> None:
+    """Raise ValueError when one unit's step depends on another's, since a trace belongs to one unit.
+
+    >>> from snnlearn.nn import LIF
+    >>> refuse_mixing(LIF(decay=0.5), (3,))
+    """
+    random = _random_point(neuron, unit_shape)
+    for surrogate in (neuron.surrogate, Constant(1.0)):
+        if _with_surrogate(neuron, surrogate, lambda: _mixes_units(neuron, *random)):
+            raise ValueError(
+                f"{type(neuron).__name__}.step mixes units or samples: each unit's spike and state may depend on its "
+                f"own input and state alone, since a trace belongs to one unit; move the mixing into a connection, or "
+                f"attach SLTT() or BPTT()"
+            )
+
+
+def parameter_derivatives(neuron: "Neuron", y: Tensor, state: State) -> tuple[DirectDerivative, ...]:
+    """Return how the step at (y, state) depends on each of the neuron's own parameters at once, per unit.
+
+    `y` and each of `state` [B, *units]; forward mode along ones, so a parameter is one number or one per unit.
+
+    >>> from snnlearn.nn import LIF
+    >>> parameter_derivatives(LIF(), torch.zeros(1, 2), (torch.zeros(1, 2),))
+    ()
+    """
+    found = []
+    for name, parameter in list(neuron.named_parameters()):
+        *path, leaf = name.split(".")
+        owner = neuron.get_submodule(".".join(path))._parameters
+
+        def stepped(value: Tensor, owner: dict[str, Any] = owner, leaf: str = leaf) -> tuple[Tensor, ...]:
+            kept, owner[leaf] = owner[leaf], value
+            try:
+                spike, after = neuron.step(y, state)
+            finally:
+                owner[leaf] = kept
+            return (spike, *after)
+
+        parts = forward_derivative(stepped, [parameter], [torch.ones_like(parameter)])
+        shape = torch.broadcast_shapes(y.shape, *(part.shape for part in parts))
+        spike, *after = (part.broadcast_to(shape) for part in parts)
+        found.append(DirectDerivative(spike, torch.stack(after)))
+    return tuple(found)
 
 
 def probe_caveats(neuron: "Neuron", unit_shape: tuple[int, ...]) -> list[str]:
@@ -125,4 +165,4 @@ def _with_readout(matrix: list[list[float]], drive: list[float], reads: list[flo
     return LeakTransition(tuple(widened), (*drive, 1.0), (*(0.0,) * len(drive), 1.0))
 
 
-__all__ = ["probe_caveats", "probe_leak"]
+__all__ = ["parameter_derivatives", "probe_caveats", "probe_leak", "refuse_mixing"]

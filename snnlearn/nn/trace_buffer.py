@@ -7,7 +7,6 @@ saved, and keeps a clock: forward notes the tick that backward must find, every 
 mismatch raises `StaleTraceError`.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,17 +16,11 @@ from torch import Tensor
 from snnlearn.functional.dynamics import LeakTransition
 from snnlearn.functional.eligibility import BiasTrace
 from snnlearn.functional.trace import advance_leak_trace_, advance_leak_trace_of_one, read_leak_trace
-from snnlearn.nn.state import Stateful, StateShapeError
-
-NO_TRACE = -1
-"""The tick of a forward in eval(): no trace was kept, so backward must not ask for one."""
+from snnlearn.nn.clocked_trace import NO_TRACE, ClockedTrace, StaleTraceError
+from snnlearn.nn.state import StateShapeError
 
 
-class StaleTraceError(RuntimeError):
-    """Backward, or the next forward, found an eligibility trace that belongs to another step."""
-
-
-class TraceBuffer(Stateful):
+class TraceBuffer(ClockedTrace):
     """Traces e <- transition @ e + drive * x of one connection, and of the constant one that feeds its bias.
 
     `leak` the constant transition of the neuron behind the connection; `name` what errors call the block.
@@ -47,15 +40,12 @@ class TraceBuffer(Stateful):
 
     transient = ("values", "bias_values", "skipped")
     plain = ("tick", "gathered", "spare")
-    tick: int
 
     def __init__(self, leak: LeakTransition, name: str = "this block") -> None:
-        super().__init__()
-        self.leak, self.name = leak, name
+        super().__init__(name)
+        self.leak = leak
         self.values: Tensor | None = None
         self.bias_values: Tensor | tuple[float, ...] | None = None
-        self.skipped: int | None = None
-        self.tick = 0
         self.gathering: torch.dtype | None = None
         self.gathered: Tensor | None = None
         self.spare: Tensor | None = None
@@ -64,18 +54,10 @@ class TraceBuffer(Stateful):
         """Return the transition in effect."""
         return f"transition={self.leak.transition}, tick={self.tick}"
 
-    def expect(self) -> int:
-        """Return the tick that backward must find: the one after the coming `advance_`."""
-        if not self.training:
-            return NO_TRACE
-        if self.skipped:
-            raise StaleTraceError(
-                f"{self.name}: the neuron's state moved {self.skipped} step(s) under no_grad() or eval() while "
-                f"the trace stood still, so a gradient now would miss their share. Call reset(net) before "
-                f"learning goes on; to warm up with the trace, run those steps in train() with gradients "
-                f"enabled and without a backward"
-            )
-        return self.tick + 1
+    @property
+    def is_empty(self) -> bool:
+        """Whether no step has been taken in since the last reset."""
+        return self.values is None or self.bias_values is None
 
     def advance_(self, x: Float[Tensor, "batch *inputs"]) -> None:
         """Take the step's input x [B, *inputs] into the trace, in place, and tick."""
@@ -94,25 +76,11 @@ class TraceBuffer(Stateful):
             self.bias_values = advance_leak_trace_of_one(self.bias_values, self.leak)
         self.tick += 1
 
-    def skip(self) -> None:
-        """Note that the neuron moved a step without the trace; learning on needs a reset first."""
-        self.skipped = (self.skipped or 0) + 1
-
     def read(self, tick: int) -> tuple[Tensor, BiasTrace]:
         """Return (trace [B, *inputs], trace of one, a number or [B]) if the clock stands at `tick`, else raise."""
-        if tick == NO_TRACE:
-            raise StaleTraceError(
-                f"{self.name}: backward asks for a weight gradient of a forward made in eval(), where no trace "
-                f"is kept. Call net.train() to learn, or net.requires_grad_(False) if only input gradients are "
-                f"wanted"
-            )
-        if tick != self.tick or self.values is None or self.bias_values is None:
-            raise StaleTraceError(
-                f"{self.name}: backward expected the trace at tick {tick} and found tick {self.tick}"
-                f"{' with no trace in it' if self.values is None else ''}: {self._cause(tick)}. Run backward once "
-                f"per step, after this block's forward and before its next forward or reset; for a loss over a "
-                f"whole sequence attach BPTT() instead"
-            )
+        self.check(tick)
+        assert self.values is not None
+        assert self.bias_values is not None
         return read_leak_trace(self.values, self.leak), self._read_bias(self.bias_values)
 
     def _read_bias(self, values: Tensor | tuple[float, ...]) -> Tensor | float:
@@ -136,23 +104,12 @@ class TraceBuffer(Stateful):
         fits = spare is not None and spare.shape == shape and spare.device == d.device and spare.dtype == d.dtype
         return spare if spare is not None and fits else d.new_empty(shape)
 
-    def _cause(self, tick: int) -> str:
-        if tick > self.tick:
-            return "the trace was not advanced after the forward"
-        return "the block was stepped again, reset or moved between this forward and its backward"
-
     def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
         """Forget the trace, or the rows where `rows` [B] is true; a backward still pending then raises."""
-        self.tick += 1
         if rows is not None and self.values is not None and isinstance(self.bias_values, tuple):
             numbers = self.values.new_tensor(self.bias_values)
             self.bias_values = numbers[:, None].repeat(1, self.values.shape[1])
         super().reset(rows)
-
-    @staticmethod
-    def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-        """Change each of the K traces [B, ...] on its own: rows and memory formats count from the batch."""
-        return torch.stack([change(trace) for trace in value]) if isinstance(value, Tensor) else value
 
     def norm(self) -> float:
         """Return the Euclidean norm of the trace that meets the learning signal; 0.0 before the first step.
@@ -172,10 +129,5 @@ class TraceBuffer(Stateful):
         """Return attributes for copies and pickles, without the memory kept for the next sum."""
         return {**super().__getstate__(), "spare": None}
 
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "TraceBuffer":
-        super()._apply(fn, recurse)
-        self.tick += 1
-        return self
 
-
-__all__ = ["StaleTraceError", "TraceBuffer"]
+__all__ = ["NO_TRACE", "StaleTraceError", "TraceBuffer"]

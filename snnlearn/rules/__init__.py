@@ -5,17 +5,19 @@ from collections.abc import Callable
 from snnlearn.rules.attach import attach
 from snnlearn.rules.axes import BUILT, CHOICES, LearningRule, RuleChoiceError
 from snnlearn.rules.bptt import BPTT
+from snnlearn.rules.drtrl import DRTRL
 from snnlearn.rules.ottt import OTTT
 from snnlearn.rules.report import AttachReport, ReportRow
 from snnlearn.rules.sltt import SLTT
 
-RULES: dict[str, Callable[[], LearningRule]] = {"sltt": SLTT, "ottt": OTTT, "bptt": BPTT}
+RULES: dict[str, Callable[[], LearningRule]] = {"sltt": SLTT, "ottt": OTTT, "drtrl": DRTRL, "bptt": BPTT}
 """Every published rule by its configuration name."""
 
 __all__ = [
     "BPTT",
     "BUILT",
     "CHOICES",
+    "DRTRL",
     "OTTT",
     "RULES",
     "SLTT",

@@ -6,8 +6,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from snnlearn.nn.block import ETBlock, Readout
+from snnlearn.nn.connection import ETLinear
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.probe import refuse_mixing
 from snnlearn.nn.state import reset
+from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
 from snnlearn.rules.report import AttachReport, ReportRow
@@ -15,6 +18,8 @@ from snnlearn.rules.report import AttachReport, ReportRow
 FULL = "BPTT"
 CUT_ALL = "BPTT with every temporal edge cut"
 CUT_LATER = "BPTT with the temporal edges of later blocks cut"
+PER_SYNAPSE = ("per synapse", True, CUT_LATER, "the neuron's own Jacobian is followed, reset included")
+PER_UNIT = ("per unit", True, CUT_LATER, "a parameter of the neuron, followed like a weight")
 
 
 def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
@@ -32,6 +37,8 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
     _check_types(net, rule)
     blocks = {name: module for name, module in net.named_modules() if isinstance(module, ETBlock)}
     _refuse_sharing(blocks, rule)
+    if rule.transition == "local":
+        _refuse_beyond_synapses(blocks, rule)
     if rule.storage != "none" and not blocks:
         raise RuleChoiceError(
             f"{rule.name} keeps traces in ETBlocks and this {type(net).__name__} has none: weights outside a "
@@ -42,12 +49,43 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
             module.carry_graph = not rule.online
     for name, block in blocks.items():
         block.neuron.unit_shape = block.connection.unit_shape
-        block.connection.hold_trace(
-            TraceBuffer(block.neuron.leak_transition(), name or "the block") if rule.transition == "leak" else None
-        )
+        block.connection.hold_trace(_trace_for(block, name or "the block", rule))
         block.connection.train(block.connection.training)
     reset(net)
     return AttachReport(rule.name, tuple(_rows(net, rule)))
+
+
+def _trace_for(block: ETBlock, name: str, rule: LearningRule) -> TraceBuffer | SynapticTrace | None:
+    if rule.transition == "leak":
+        return TraceBuffer(block.neuron.leak_transition(), name)
+    return SynapticTrace(name) if rule.transition == "local" else None
+
+
+def _refuse_beyond_synapses(blocks: dict[str, ETBlock], rule: LearningRule) -> None:
+    """Refuse, before anything is changed, a block whose weights have no affordable per-synapse trace."""
+    for name, block in blocks.items():
+        where = f"block {name!r}" if name else "the block"
+        if type(block.connection) is not ETLinear:
+            kind = type(block.connection).__name__
+            raise RuleChoiceError(
+                f"{rule.name} keeps one number per synapse, and {where} is an {kind}, whose every weight has as "
+                f"many synapses as there are places: attach OTTT() to that block, attach(net.get_submodule({name!r}), "
+                f"OTTT()), and {rule.name} to the linear ones"
+            )
+        if not (block.norm is None or isinstance(block.norm, nn.Identity)):
+            raise RuleChoiceError(
+                f"{rule.name} follows the neuron's own Jacobian from the weights on, and {where} has a "
+                f"{type(block.norm).__name__} between them; move it before the block, or attach OTTT() or SLTT() to it"
+            )
+        block.neuron.unit_shape = shape = block.connection.unit_shape
+        for parameter_name, parameter in block.neuron.named_parameters():
+            if parameter.numel() != 1 and parameter.shape != shape:
+                raise RuleChoiceError(
+                    f"{rule.name} keeps a trace for a neuron's parameter that is one number or one per unit "
+                    f"{list(shape)}, and {parameter_name!r} in {where} has shape {list(parameter.shape)}; give "
+                    f"it one of these shapes, or attach BPTT()"
+                )
+        refuse_mixing(block.neuron, shape)
 
 
 def _check_types(net: object, rule: object) -> None:
@@ -92,12 +130,16 @@ def _traced_row(name: str, role: str, block: ETBlock | None) -> ReportRow:
         return ReportRow(name, "none", True, FULL, "static readout: it remembers nothing")
     if role == "connection" and block is not None:
         trace = block.connection.trace
+        if isinstance(trace, SynapticTrace):
+            return ReportRow(name, *PER_SYNAPSE)
         assert trace is not None
         caveats = [*block.neuron.leak_caveats(), *_norm_caveats(block.norm)]
         decays = [row[k] for k, row in enumerate(trace.leak.transition)]
         kind = "decay " + ", ".join(f"{decay:.6g}" for decay in decays)
         why = "; ".join(caveats) or "one constant decay for the layer is the neuron's whole memory"
         return ReportRow(name, kind, not caveats, CUT_LATER, why)
+    if role == "neuron" and block is not None and isinstance(block.connection.trace, SynapticTrace):
+        return ReportRow(name, *PER_UNIT)
     reasons = {
         "norm": "normalisation inside a block: its parameter has no trace, only this step's share is learned",
         "neuron": "parameter of a neuron: it has no trace, only this step's share is learned",

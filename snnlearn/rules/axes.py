@@ -26,10 +26,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Every choice on every axis, planned ones included."""
 
 BUILT: dict[str, tuple[str, ...]] = {
-    "transition": ("none", "leak", "through_time"),
+    "transition": ("none", "leak", "local", "through_time"),
     "trace_filter": ("none",),
     "signal": ("spatial",),
-    "storage": ("none", "pre"),
+    "storage": ("none", "pre", "synaptic"),
 }
 """The choices that exist today."""
 
@@ -103,6 +103,11 @@ class LearningRule:
                     f"trace_filter={self.trace_filter!r} with transition={self.transition!r}: there is no trace to "
                     f"filter; write trace_filter='none', or transition='leak'"
                 )
+        elif self.transition == "leak" and self.storage == "synaptic" and self.trace_filter == "none":
+            raise RuleChoiceError(
+                f"{pair}: one constant decay makes the trace the same for every unit, so this would keep the numbers "
+                f"of storage='pre' once per unit; write storage='pre', or transition='local'"
+            )
         elif self.storage == "none":
             raise RuleChoiceError(f"{pair}: a trace has to be kept somewhere; write storage='pre' or transition='none'")
         if self.storage == "pre" and self.transition == "local":

@@ -123,7 +123,10 @@ def test_learning_rates_over_the_epochs() -> None:
     assert rates("scheduler=cosine") == pytest.approx([1, 0.853553, 0.5, 0.146447], abs=1e-6)
 
 
-@pytest.mark.parametrize(("word", "rule"), [("rule=sltt", "SLTT"), ("rule=ottt", "OTTT"), ("rule=bptt", "BPTT")])
+@pytest.mark.parametrize(
+    ("word", "rule"),
+    [("rule=sltt", "SLTT"), ("rule=ottt", "OTTT"), ("rule=drtrl", "D-RTRL"), ("rule=bptt", "BPTT")],
+)
 def test_rules_arrive(word: str, rule: str) -> None:
     config = load(composed("model.hidden=4", word))
     assert build_learner(config, build_network(config)).rule.name == rule

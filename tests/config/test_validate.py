@@ -88,8 +88,8 @@ ILLEGAL: list[tuple[str, str]] = [
     ("+trainer.epoch=1", "trainer.epoch: got 1, but there is no such knob"),
     ("+trainr=1", "did you mean trainer?"),
     ("~trainer.epochs", "trainer.epochs: got nothing; legal: a whole number >= 1"),
-    ("~rule", "rule: got null; legal: one of: ottt, sltt, bptt"),
-    ("rule.name=sltd", "rule.name: got 'sltd'; legal: one of: ottt, sltt, bptt; did you mean sltt?"),
+    ("~rule", "rule: got null; legal: one of: ottt, sltt, drtrl, bptt"),
+    ("rule.name=sltd", "rule.name: got 'sltd'; legal: one of: ottt, sltt, drtrl, bptt; did you mean sltt?"),
 ]
 
 
@@ -104,6 +104,7 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
     ("words", "path"),
     [
         (["rule=bptt", "trainer.update=2"], "trainer.update"),
+        (["rule=drtrl", "model=convolutional"], "rule"),
         (["optimizer=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"], "optimizer.nesterov"),
         (["model=convolutional", "model.kernel_size=[3,4]"], "model.kernel_size"),
         (["model=convolutional", "model.channels=[4,4,4,4,4,4]"], "model.pool"),

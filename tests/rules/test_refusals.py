@@ -145,7 +145,7 @@ def test_choices_on_the_axes() -> None:
     """Misspelt, planned and illegal are three things, each with its way out."""
     cases = {
         "did you mean 'leak'": {"transition": "leek"},
-        "planned, not built": {"transition": "local", "storage": "synaptic"},
+        "planned, not built": {"transition": "local", "storage": "synaptic", "trace_filter": "kappa"},
         "write storage='synaptic', or transition='leak'": {"transition": "local", "storage": "pre"},
         "there is no trace to store": {"transition": "none", "storage": "pre"},
         "there is no trace to filter": {"transition": "none", "storage": "none", "trace_filter": "kappa"},

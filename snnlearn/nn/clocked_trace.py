@@ -1,0 +1,101 @@
+"""The clock of a trace: forward notes the tick that backward must find, every write ticks, a mismatch raises."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from snnlearn.nn.state import Stateful
+
+NO_TRACE = -1
+"""The tick of a forward in eval(): no trace was kept, so backward must not ask for one."""
+
+
+class StaleTraceError(RuntimeError):
+    """Backward, or the next forward, found an eligibility trace that belongs to another step."""
+
+
+class ClockedTrace(Stateful):
+    """Base of every trace that is written in place between forward and backward; `name` is what errors call the block.
+
+    A subclass names its tensors [K, B, ...] in `transient`, beside `skipped`, and calls `check` before it hands them
+    out. Raises StaleTraceError where forward, advance and backward come in any other order than this.
+
+    >>> ClockedTrace("a").tick
+    0
+    """
+
+    transient: tuple[str, ...] = ("skipped",)
+    plain: tuple[str, ...] = ("tick",)
+    tick: int
+
+    def __init__(self, name: str = "this block") -> None:
+        super().__init__()
+        self.name = name
+        self.skipped: int | None = None
+        self.tick = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no step has been taken in since the last reset."""
+        raise TypeError(f"{type(self).__name__} must say whether it is empty")
+
+    def expect(self) -> int:
+        """Return the tick that backward must find: the one after the coming advance."""
+        if not self.training:
+            return NO_TRACE
+        if self.skipped:
+            raise StaleTraceError(
+                f"{self.name}: the neuron's state moved {self.skipped} step(s) under no_grad() or eval() while "
+                f"the trace stood still, so a gradient now would miss their share. Call reset(net) before "
+                f"learning goes on; to warm up with the trace, run those steps in train() with gradients "
+                f"enabled and without a backward"
+            )
+        return self.tick + 1
+
+    def skip(self) -> None:
+        """Note that the neuron moved a step without the trace; learning on needs a reset first."""
+        self.skipped = (self.skipped or 0) + 1
+
+    def check(self, tick: int) -> None:
+        """Raise StaleTraceError unless the clock stands at `tick` and there is a trace."""
+        if tick == NO_TRACE:
+            raise StaleTraceError(
+                f"{self.name}: backward asks for a weight gradient of a forward made in eval(), where no trace "
+                f"is kept. Call net.train() to learn, or net.requires_grad_(False) if only input gradients are "
+                f"wanted"
+            )
+        if tick != self.tick or self.is_empty:
+            raise StaleTraceError(
+                f"{self.name}: backward expected the trace at tick {tick} and found tick {self.tick}"
+                f"{' with no trace in it' if self.is_empty else ''}: {self._cause(tick)}. Run backward once "
+                f"per step, after this block's forward and before its next forward or reset; for a loss over a "
+                f"whole sequence attach BPTT() instead"
+            )
+
+    def _cause(self, tick: int) -> str:
+        if tick > self.tick:
+            return "the trace was not advanced after the forward"
+        return "the block was stepped again, reset or moved between this forward and its backward"
+
+    def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
+        """Forget the trace, or the rows where `rows` [B] is true; a backward still pending then raises."""
+        self.tick += 1
+        super().reset(rows)
+
+    @staticmethod
+    def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+        """Change each of the K traces [B, ...] on its own: rows and memory formats count from the batch."""
+        if isinstance(value, tuple):
+            return tuple(ClockedTrace._map(part, change) for part in value)
+        return torch.stack([change(trace) for trace in value]) if isinstance(value, Tensor) else value
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "ClockedTrace":
+        super()._apply(fn, recurse)
+        self.tick += 1
+        return self
+
+
+__all__ = ["NO_TRACE", "ClockedTrace", "StaleTraceError"]
