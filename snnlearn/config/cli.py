@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 training failed (or a job of a sweep did), 2 wrong usage o
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,7 +59,7 @@ def _train(configs: Path) -> int:
         print(f"error: knobs are written key=value, without dashes:\n  {lines}", file=sys.stderr)
         return 2
     if args.help:
-        print(_help(configs))
+        _show(_help(configs))
         return 0
     command = Command([], [])
     hydra_only = args.hydra_help or args.info is not None or args.shell_completion
@@ -146,6 +147,13 @@ def _job_problems(configs: Path, overrides: Sequence[str], extra: Path | None) -
         return validate(compose_values(configs, overrides, extra))
     except ComposeError as error:
         return [Problem(" ".join(overrides) or "configs", "words that do not go together", "others", str(error))]
+
+
+def _show(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help(configs: Path) -> str:

@@ -1,12 +1,11 @@
 """Sum the weight gradients of the steps of one update inside the traces, and hand them over at its end.
 
 Autograd would write every step's product to fresh memory and then add it to `.grad`; one accumulating product
-does both. The numbers are the same sums. Only the learner uses this, since between its steps nobody reads `.grad`.
-A gradient handed over is valid until the next update writes over it, as with `zero_grad(set_to_none=False)`.
+does both. The numbers are the same sums. Only the learner uses this, around its own backward, since between its steps
+nobody reads `.grad`.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -16,7 +15,7 @@ from snnlearn.nn.connection import ETLinear
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
-def _gatherers(net: nn.Module) -> Iterator[tuple[ETLinear, TraceBuffer]]:
+def _gatherers(net: nn.Module) -> Iterator[tuple[nn.Parameter, TraceBuffer]]:
     """Yield linear connections with a trace whose weight is a plain parameter that nobody listens to."""
     if any(isinstance(module, DistributedDataParallel) for module in net.modules()):
         return  # its hooks wait for autograd's own gradients
@@ -24,39 +23,48 @@ def _gatherers(net: nn.Module) -> Iterator[tuple[ETLinear, TraceBuffer]]:
         connection = module.connection if isinstance(module, ETBlock) else None
         trace = connection.trace if isinstance(connection, ETLinear) else None
         if isinstance(connection, ETLinear) and isinstance(trace, TraceBuffer):
-            weight = connection.weight
-            heard = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
-            if weight.is_leaf and not heard:
-                yield connection, trace
+            weight = connection._parameters.get("weight")
+            if weight is not None and not (weight._backward_hooks or _accumulation_hooks(weight)):
+                yield weight, trace
 
 
-@contextmanager
-def gathering(net: nn.Module) -> Iterator[None]:
-    """Let the traces of `net` gather weight gradients while the context lasts; call `hand_over` before an update.
+def _accumulation_hooks(weight: nn.Parameter) -> object:
+    return getattr(weight, "_post_accumulate_grad_hooks", None)
 
-    >>> with gathering(nn.Linear(1, 1)):
-    ...     pass
+
+class Gathering:
+    """Lets the traces of `net` gather the gradients of their weights while its context lasts.
+
+    Enter it around a backward, and call `hand_over` before an update; a weight that is not the one the forward used,
+    or that somebody listens to, stays with autograd.
+
+    >>> with Gathering(nn.Linear(1, 1)) as gathering:
+    ...     gathering.hand_over()
     """
-    chosen = list(_gatherers(net))
-    for connection, trace in chosen:
-        trace.gathering = connection.weight.dtype
-    try:
-        yield
-    finally:
-        for _, trace in chosen:
-            trace.gathering = trace.gathered = None
 
+    def __init__(self, net: nn.Module) -> None:
+        self.chosen = list(_gatherers(net))
 
-def hand_over(net: nn.Module) -> None:
-    """Add what the traces of `net` have gathered to the gradients of their weights, and start a new sum.
+    def __enter__(self) -> "Gathering":
+        for weight, trace in self.chosen:
+            trace.gathering = weight
+        return self
 
-    >>> hand_over(nn.Linear(1, 1))
-    """
-    for connection, trace in _gatherers(net):
-        if trace.gathered is not None:
-            weight = connection.weight
-            weight.grad = trace.gathered if weight.grad is None else weight.grad.add_(trace.gathered)
+    def __exit__(self, *_: object) -> None:
+        for _weight, trace in self.chosen:
+            trace.gathering = None
+
+    def hand_over(self) -> None:
+        """Add what was gathered to the gradients of the weights, and start a new sum."""
+        for weight, trace in self.chosen:
+            if trace.gathered is not None:
+                weight.grad = trace.gathered if weight.grad is None else weight.grad.add_(trace.gathered)
+                trace.gathered = None
+
+    def drop(self) -> None:
+        """Forget what was gathered and not handed over."""
+        for _weight, trace in self.chosen:
             trace.gathered = None
 
 
-__all__ = ["gathering", "hand_over"]
+__all__ = ["Gathering"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snnlearn.engine.gathering import gathering, hand_over
+from snnlearn.engine.gathering import Gathering
 from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss
 from snnlearn.engine.sequence import (
     Meter,
@@ -62,6 +62,7 @@ class OnlineLearner:
         self.report = rule.attach(net)
         self._pending = 0
         self._pending_loss: Tensor | None = None
+        self._gathering = Gathering(net)
         self._run: LossRun | None = None
         self._warned: set[str] = set()
         self.gradient_norm = 0.0
@@ -84,9 +85,13 @@ class OnlineLearner:
         self._drop_pending()
         run = self._run_for(sequence_length(x))
         updates, through_time = 0, []
-        guarded = self._failing_clean(x)
-        with guarded, gathering(self.net), Meter(self.net, per_step_target) as meter:
+        self._gathering = Gathering(self.net)
+        with self._failing_clean(), Meter(self.net, per_step_target) as meter:
+            if isinstance(x, Tensor):
+                _refuse_non_finite(x)
             for x_t, target in steps_of(x, y, per_step_target):
+                if not isinstance(x, Tensor):
+                    _refuse_non_finite(x_t)
                 output, loss = self._forward(x_t, target, run)
                 meter.batch_size = x_t.shape[0]
                 meter.add(output, target, loss)
@@ -96,7 +101,8 @@ class OnlineLearner:
                 if not self.rule.online:
                     through_time.append(loss)
                     continue
-                loss.backward()
+                with self._gathering:
+                    loss.backward()
                 if self._pending == self.update:
                     updates += self._apply()
             if through_time:
@@ -198,8 +204,9 @@ class OnlineLearner:
 
     def _apply(self) -> int:
         """Scale to the mean, check, clip, step: the one place where weights change."""
-        hand_over(self.net)
-        gradients = [p.grad for p in self.net.parameters() if p.grad is not None]
+        self._gathering.hand_over()
+        parameters = self._parameters()
+        gradients = [p.grad for p in parameters if p.grad is not None]
         if self._pending > 1 and gradients:
             torch._foreach_div_(gradients, float(self._pending))
         norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
@@ -207,13 +214,13 @@ class OnlineLearner:
         loss = torch.zeros_like(norm) if self._pending_loss is None else self._pending_loss.to(norm.device)
         if not bool(torch.isfinite(norm) & torch.isfinite(loss)):
             raise NonFiniteError(
-                f"this update has a summed loss of {float(loss)} and a gradient of norm {self.gradient_norm}; no "
-                f"weight was changed. Look for an infinite loss, lower the learning rate, or set clip_norm (which "
+                f"this update has a summed loss of {float(loss)} and a gradient of norm {self.gradient_norm}; it "
+                f"changes no weight. Look for an infinite loss, lower the learning rate, or set clip_norm (which "
                 f"cannot mend a NaN)"
             )
         self._refuse_non_finite_state()
         if self.clip_norm is not None and gradients:
-            torch.nn.utils.clip_grads_with_norm_(list(self.net.parameters()), self.clip_norm, norm)
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip_norm, norm)
         self._check_coverage()
         self.optimizer.step()
         self._drop_pending()
@@ -225,12 +232,18 @@ class OnlineLearner:
         if names:
             raise NonFiniteError(
                 f"the state of {', '.join(name or 'the network' for name in names)} holds a non-finite value, which a "
-                f"membrane or a trace would keep for ever; no weight was changed. Clean the input, for example with "
-                f"torch.nan_to_num, or lower the learning rate if the weights have grown"
+                f"membrane or a trace would keep for ever; this update changes no weight. Clean the input, for example "
+                f"with torch.nan_to_num, or lower the learning rate if the weights have grown"
             )
+
+    def _parameters(self) -> list[Tensor]:
+        """Return the parameters of the network and of the optimizer (a loss may have its own), each once."""
+        held = [p for group in self.optimizer.param_groups for p in group["params"]]
+        return list({id(p): p for p in (*self.net.parameters(), *held)}.values())
 
     def _drop_pending(self) -> None:
         self._pending, self._pending_loss = 0, None
+        self._gathering.drop()
         self.optimizer.zero_grad(set_to_none=True)
         self.net.zero_grad(set_to_none=True)
 
@@ -256,15 +269,13 @@ class OnlineLearner:
         }
 
     @contextmanager
-    def _failing_clean(self, x: Any = None) -> Iterator[None]:
-        """Leave no half-made gradient and no poisoned state behind a failed step; blame the input `x` where it is."""
+    def _failing_clean(self) -> Iterator[None]:
+        """Leave no half-made gradient and no poisoned state behind a failed step."""
         try:
             yield
-        except BaseException as error:
+        except BaseException:
             self._drop_pending()
             self.reset()
-            if isinstance(error, NonFiniteError) and isinstance(x, Tensor):
-                _refuse_non_finite(x)
             raise
 
     @contextmanager
@@ -294,8 +305,8 @@ def _refuse_non_finite(x: Tensor) -> None:
     wrong = ~torch.isfinite(x)
     if bool(wrong.any()):  # else the sum overflowed
         raise NonFiniteError(
-            f"the input has {int(wrong.sum())} non-finite value(s); a trace would keep them for ever, so no weight was "
-            f"changed. Clean the data, for example with torch.nan_to_num"
+            f"the input has {int(wrong.sum())} non-finite value(s); a trace would keep them for ever, so nothing is "
+            f"learned from it. Clean the data, for example with torch.nan_to_num"
         )
 
 

@@ -32,8 +32,8 @@ class TraceSource(Protocol):
         """Return (trace, trace of a constant one) or raise when the source is not at `tick`."""
         ...
 
-    def gather(self, d: Tensor, trace: Tensor) -> bool:
-        """Take d^T trace (rows [N, O] and [N, I]) into a sum of its own and return True, or return False."""
+    def gather(self, d: Tensor, trace: Tensor, weight: Tensor) -> bool:
+        """Take d^T trace (rows [N, O] and [N, I]) into a sum for `weight` and return True, or return False."""
         ...
 
 
@@ -64,7 +64,7 @@ class FixedTrace:
             )
         return self.trace, self.bias_trace
 
-    def gather(self, d: Tensor, trace: Tensor) -> bool:
+    def gather(self, d: Tensor, trace: Tensor, weight: Tensor) -> bool:
         """Return False: a fixed trace gathers nothing."""
         return False
 
@@ -100,7 +100,7 @@ def linear_gradients(ctx: Any, d: Tensor, weight: Tensor) -> tuple[Tensor | None
     if need_weight:
         wide = torch.promote_types(d.dtype, trace.dtype)
         d_rows, trace_rows = rows_of(d.to(wide)), rows_of(trace.to(wide))
-        if not ctx.source.gather(d_rows, trace_rows):
+        if not ctx.source.gather(d_rows, trace_rows, weight):
             grad_weight = (d_rows.T @ trace_rows).to(weight.dtype)
     if need_bias:
         grad_bias = bias_gradient(d, bias_trace).to(ctx.bias_dtype)

@@ -88,6 +88,13 @@ class ETBlock(nn.Module):
         connection, neuron = self.connection, self.neuron
         assert isinstance(connection, ETLinear)
         neuron.refuse_replicas()
+        for part in (connection, neuron):
+            if not _is_plain(part) or (part is neuron and type(neuron).forward is not Neuron.forward):
+                raise RuntimeError(
+                    f"{type(part).__name__} has a hook or a forward of its own, and with a trace per synapse the block "
+                    f"runs as one step that would not call it; hook the ETBlock instead, or write the change into "
+                    f"neuron.step"
+                )
         told = self._tell if self.listener is not None else _nobody_listens
         return SynapticStep.apply(  # type: ignore[no-any-return]
             x,
@@ -119,7 +126,9 @@ class ETBlock(nn.Module):
             and isinstance(trace := connection.trace, TraceBuffer)
             and trace.training
             and torch.is_grad_enabled()
-            and not (_is_hooked(connection) or _is_hooked(neuron) or _has_any_global_hook())
+            and _is_plain(connection)
+            and _is_plain(neuron)
+            and not _has_any_global_hook()
         )
 
     def _as_one_node(self, x: Tensor) -> Tensor:
@@ -150,9 +159,14 @@ def _nobody_listens(_phase: str) -> None:
     """Take the name of a phase and do nothing."""
 
 
-def _is_hooked(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+def _is_plain(module: nn.Module) -> bool:
+    """Whether calling `module` does what its class says: nobody hooked onto it, no forward of the instance's own."""
+    return not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__
     )
 
 

@@ -10,6 +10,7 @@ from snnlearn.functional.lif import lif_jacobian, lif_leak_transition, lif_step
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.nn.neuron import Neuron, check_threshold
+from snnlearn.nn.probe import STEP_NAMES
 from snnlearn.nn.time_constant import (
     TimeConstant,
     TimeScale,
@@ -65,8 +66,16 @@ class FiringNeuron(Neuron):
 
     @property
     def cuts_its_past(self) -> bool:
-        """Whether the coming step is one node: the graph is not carried on, and `unit_drive` holds."""
-        return not self.carry_graph and vars(type(self)).get("unit_drive", False)
+        """Whether the coming step is one node: the graph is not carried on, and `unit_drive` is true of its step."""
+        return (
+            not self.carry_graph
+            and vars(type(self)).get("unit_drive", False)
+            and type(self).step is FiringNeuron.step
+            and type(self).spike is Neuron.spike
+            and type(self).forward is Neuron.forward
+            and type(self.surrogate).__call__ is Surrogate.__call__
+            and self.__dict__.keys().isdisjoint(STEP_NAMES)
+        )
 
     def advance_cut(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Advance by y outside autograd, keep the new state, and return (spike, u = membrane - threshold)."""

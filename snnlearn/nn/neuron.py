@@ -11,7 +11,7 @@ from snnlearn.functional.surrogates import ArcTan, Surrogate
 from snnlearn.functional.synaptic import LinearisedStep
 from snnlearn.functional.trace import flush_subnormals
 from snnlearn.nn.eager import run_eagerly
-from snnlearn.nn.probe import parameter_derivatives, probe_caveats, probe_leak
+from snnlearn.nn.probe import jacobian_at, parameter_derivatives, probe_caveats, probe_leak
 from snnlearn.nn.state import Stateful, StateShapeError
 
 
@@ -107,7 +107,7 @@ class Neuron(Stateful):
     def advance_linearised(self, y: Tensor) -> LinearisedStep:
         """Advance by y outside autograd, keep the new state, and return the spike with the step's derivatives."""
         state = self.state_for(y)
-        jacobian, parameters = self.jacobian(y, state), parameter_derivatives(self, y, state)
+        jacobian, parameters = jacobian_at(self, y, state), parameter_derivatives(self, y, state)
         spike, after = self._unpacked(self.step(y, state))
         self.state = tuple(flush_subnormals(value.detach()) for value in after)
         return LinearisedStep(spike, jacobian, parameters)

@@ -1,7 +1,7 @@
 """Find out by differentiation what a neuron's step is made of: its constant part, and what else there is."""
 
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -16,6 +16,56 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 SAMPLES = 16
+STEP_NAMES = ("step", "step_with", "spike")
+"""What a neuron's step is made of."""
+
+
+def is_outdated(neuron: "Neuron", *methods: str) -> bool:
+    """Say whether `methods`, which describe the step, were written for one that a subclass or the instance replaced.
+
+    >>> from snnlearn.nn import LIF
+    >>> class Faded(LIF):
+    ...     def step(self, y, state):
+    ...         return super().step(y, (0.9 * state[0],))
+    >>> is_outdated(LIF(), "jacobian"), is_outdated(Faded(), "jacobian")
+    (False, True)
+    """
+    below = list(takewhile(lambda kind: vars(kind).keys().isdisjoint(methods), type(neuron).__mro__))
+    replaced = any(name in vars(kind) for kind in below for name in STEP_NAMES)
+    called = type(neuron.surrogate).__call__ is not Surrogate.__call__
+    return replaced or called or not neuron.__dict__.keys().isdisjoint(STEP_NAMES)
+
+
+def leak_of(neuron: "Neuron") -> LeakTransition:
+    """Return the neuron's `leak_transition`, derived anew where it was written for another step.
+
+    >>> from snnlearn.nn import LIF
+    >>> leak_of(LIF(decay=0.5)).transition
+    ((0.5,),)
+    """
+    outdated = is_outdated(neuron, "leak_transition")
+    return probe_leak(neuron, neuron.unit_shape) if outdated else neuron.leak_transition()
+
+
+def caveats_of(neuron: "Neuron") -> list[str]:
+    """Return the neuron's `leak_caveats`, derived anew where they were written for another step.
+
+    >>> from snnlearn.nn import LIF
+    >>> caveats_of(LIF(decay=0.5))
+    []
+    """
+    outdated = is_outdated(neuron, "leak_caveats", "leak_transition")
+    return probe_caveats(neuron, neuron.unit_shape) if outdated else neuron.leak_caveats()
+
+
+def jacobian_at(neuron: "Neuron", y: Tensor, state: State) -> Jacobian:
+    """Return the neuron's `jacobian` at (y, state), by forward mode where it was written for another step.
+
+    >>> from snnlearn.nn import LIF
+    >>> jacobian_at(LIF(decay=0.5), torch.zeros(1, 1), (torch.zeros(1, 1),)).transition.flatten()
+    tensor([0.5000])
+    """
+    return jacobian_of(neuron.step, y, state) if is_outdated(neuron, "jacobian") else neuron.jacobian(y, state)
 
 
 def probe_leak(neuron: "Neuron", unit_shape: tuple[int, ...]) -> LeakTransition:
@@ -101,7 +151,7 @@ def probe_caveats(neuron: "Neuron", unit_shape: tuple[int, ...]) -> list[str]:
     []
     """
     y, *state = _random_point(neuron, unit_shape)
-    jacobian = neuron.jacobian(y, tuple(state))
+    jacobian = jacobian_at(neuron, y, tuple(state))
     hidden = len(neuron.state_names)
     parts = torch.cat([jacobian.transition.flatten(0, 1), jacobian.drive]).detach()
     parts = parts.reshape(hidden * hidden + hidden, SAMPLES, -1)
@@ -165,4 +215,14 @@ def _with_readout(matrix: list[list[float]], drive: list[float], reads: list[flo
     return LeakTransition(tuple(widened), (*drive, 1.0), (*(0.0,) * len(drive), 1.0))
 
 
-__all__ = ["parameter_derivatives", "probe_caveats", "probe_leak", "refuse_mixing"]
+__all__ = [
+    "STEP_NAMES",
+    "caveats_of",
+    "is_outdated",
+    "jacobian_at",
+    "leak_of",
+    "parameter_derivatives",
+    "probe_caveats",
+    "probe_leak",
+    "refuse_mixing",
+]

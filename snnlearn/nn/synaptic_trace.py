@@ -79,7 +79,7 @@ class SynapticTrace(ClockedTrace):
         self.check(tick)
         raise RuntimeError(f"{self.name}: a per-synapse trace is read by its own step, through read_spike")
 
-    def gather(self, d: Tensor, trace: Tensor) -> bool:
+    def gather(self, d: Tensor, trace: Tensor, weight: Tensor) -> bool:
         """Return False: nothing is gathered here."""
         return False
 

@@ -39,16 +39,15 @@ class TraceBuffer(ClockedTrace):
     """
 
     transient = ("values", "bias_values", "skipped")
-    plain = ("tick", "gathered", "spare")
+    plain = ("tick", "gathering", "gathered")
 
     def __init__(self, leak: LeakTransition, name: str = "this block") -> None:
         super().__init__(name)
         self.leak = leak
         self.values: Tensor | None = None
         self.bias_values: Tensor | tuple[float, ...] | None = None
-        self.gathering: torch.dtype | None = None
+        self.gathering: Tensor | None = None
         self.gathered: Tensor | None = None
-        self.spare: Tensor | None = None
 
     def extra_repr(self) -> str:
         """Return the transition in effect."""
@@ -88,21 +87,12 @@ class TraceBuffer(ClockedTrace):
             return read_leak_trace(values, self.leak)
         return sum(weight * value for weight, value in zip(self.leak.readout, values, strict=True))
 
-    def gather(self, d: Tensor, trace: Tensor) -> bool:
-        """Add d^T trace to `gathered` [O, I] while gathering in that dtype: one pass, where autograd needs two."""
-        if self.gathering != d.dtype:
+    def gather(self, d: Tensor, trace: Tensor, weight: Tensor) -> bool:
+        """Add d^T trace to `gathered` [O, I] while gathering for `weight`: one pass, where autograd needs two."""
+        if self.gathering is not weight or weight.dtype != d.dtype:
             return False
-        if self.gathered is not None:
-            self.gathered.addmm_(d.T, trace)
-        else:
-            self.gathered = self.spare = torch.mm(d.T, trace, out=self._spare_for(d, trace))
+        self.gathered = d.T @ trace if self.gathered is None else self.gathered.addmm_(d.T, trace)
         return True
-
-    def _spare_for(self, d: Tensor, trace: Tensor) -> Tensor:
-        """Return the sum of the last update to write over: asking the system for so much memory anew is slow."""
-        shape, spare = (d.shape[1], trace.shape[1]), self.spare
-        fits = spare is not None and spare.shape == shape and spare.device == d.device and spare.dtype == d.dtype
-        return spare if spare is not None and fits else d.new_empty(shape)
 
     def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
         """Forget the trace, or the rows where `rows` [B] is true; a backward still pending then raises."""
@@ -126,8 +116,8 @@ class TraceBuffer(ClockedTrace):
         return torch.stack([torch.zeros_like(x.detach(), dtype=dtype) for _ in range(hidden)]), (0.0,) * hidden
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return attributes for copies and pickles, without the memory kept for the next sum."""
-        return {**super().__getstate__(), "spare": None}
+        """Return attributes for copies and pickles, which gather nothing for the learner of this one."""
+        return {**super().__getstate__(), "gathering": None, "gathered": None}
 
 
 __all__ = ["NO_TRACE", "StaleTraceError", "TraceBuffer"]

@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.connection import ETLinear
 from snnlearn.nn.neuron import Neuron
-from snnlearn.nn.probe import refuse_mixing
+from snnlearn.nn.probe import caveats_of, leak_of, refuse_mixing
 from snnlearn.nn.state import reset
 from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
@@ -57,7 +57,7 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
 
 def _trace_for(block: ETBlock, name: str, rule: LearningRule) -> TraceBuffer | SynapticTrace | None:
     if rule.transition == "leak":
-        return TraceBuffer(block.neuron.leak_transition(), name)
+        return TraceBuffer(leak_of(block.neuron), name)
     return SynapticTrace(name) if rule.transition == "local" else None
 
 
@@ -133,7 +133,7 @@ def _traced_row(name: str, role: str, block: ETBlock | None) -> ReportRow:
         if isinstance(trace, SynapticTrace):
             return ReportRow(name, *PER_SYNAPSE)
         assert trace is not None
-        caveats = [*block.neuron.leak_caveats(), *_norm_caveats(block.norm)]
+        caveats = [*caveats_of(block.neuron), *_norm_caveats(block.norm)]
         decays = [row[k] for k, row in enumerate(trace.leak.transition)]
         kind = "decay " + ", ".join(f"{decay:.6g}" for decay in decays)
         why = "; ".join(caveats) or "one constant decay for the layer is the neuron's whole memory"

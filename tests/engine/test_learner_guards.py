@@ -38,6 +38,7 @@ from snnlearn import (
     NonFiniteError,
     OnlineLearner,
     Readout,
+    attach,
     bptt_gradients,
 )
 
@@ -122,7 +123,7 @@ def test_a_non_finite_number_reaches_no_weight(
     before = weights(net)
     bad, loss = poison(net, x)
     learner.loss = loss
-    with pytest.raises(NonFiniteError, match=r"non-finite value|no weight was changed"):
+    with pytest.raises(NonFiniteError, match=r"non-finite value|changes no weight"):
         learner.learn(bad, y)
     assert_untouched(net, before)
     assert all(parameter.grad is None for parameter in net.parameters())
@@ -149,13 +150,49 @@ def test_a_poisoned_step_of_a_stream_leaves_no_trace(rule: LearningRule, device:
     assert bool(next(net.parameters()).isfinite().all())
 
 
+@EVERY_RULE
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_poisoned_input_leaves_no_running_statistic(rule: LearningRule, streamed: bool) -> None:
+    """It is refused before any module, a norm with running statistics among them, has seen it."""
+    block = ETBlock(ETLinear(6, 16), LIF(), norm=nn.BatchNorm1d(16))
+    net = nn.Sequential(block, ETBlock(ETLinear(16, 4), LI())).double()
+    learner, _ = learner_of(net, rule)
+    x, y = live_input(5, 4), labels(4)
+    learner.learn(x, y)
+    bad = x.clone()
+    bad[0, 0, 0] = math.nan
+    before = {name: value.clone() for name, value in net.named_buffers()}
+    with pytest.raises(NonFiniteError, match=r"1 non-finite value.*torch\.nan_to_num"):
+        learner.learn(iter(bad) if streamed else bad, y)
+    assert all(torch.equal(value, before[name]) for name, value in net.named_buffers())
+
+
+def test_a_parameter_of_the_loss_gets_the_mean_too() -> None:
+    """Six steps, so a sum would be six times as much."""
+    net, x, y = live_net(), live_input(6, 4), labels(4)
+    temperature = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+    optimizer = torch.optim.SGD([*net.parameters(), temperature], lr=1.0)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(temperature * output, target)
+
+    attach(net, OTTT())
+    torch.stack([loss(net(x_t).detach(), y) for x_t in x]).mean().backward()
+    true = temperature.grad
+    assert true is not None
+    assert float(true.abs()) > 1e-6
+    temperature.grad = None
+    OnlineLearner(net, OTTT(), loss, optimizer).learn(x, y)
+    torch.testing.assert_close(1.0 - temperature.detach(), true)
+
+
 def test_large_but_finite_inputs_are_not_taken_for_infinite(device: torch.device) -> None:
     """Their sum overflows, they do not: what is refused is what the network makes of them."""
     net = live_net(device, torch.float32)
     learner, _ = learner_of(net, SLTT(), loss=lambda output, _: output.sum())
     x = torch.full((2, 2, 6), 3e38, device=device)
     assert not bool(torch.isfinite(x[0].sum()))
-    with pytest.raises(NonFiniteError, match="no weight was changed"):
+    with pytest.raises(NonFiniteError, match="changes no weight"):
         learner.learn(x, None)
 
 

@@ -2,14 +2,15 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from snnlearn import ALIF, LI, LIF, OTTT, SLTT, CubaLIF, ETBlock, ETLinear, Neuron, attach
-from snnlearn.engine.gathering import gathering, hand_over
+from snnlearn import ALIF, LI, LIF, OTTT, SLTT, ArcTan, CubaLIF, ETBlock, ETLinear, Neuron, attach
+from snnlearn.engine.gathering import Gathering
 
 NEURONS: dict[str, Callable[[], Neuron]] = {
     "LIF": LIF,
@@ -116,6 +117,42 @@ def without_spikes(block: ETBlock) -> None:
     block.neuron = LI()
 
 
+def own_forward_of_the_connection(block: ETBlock) -> None:
+    forward = block.connection.forward
+    block.connection.forward = lambda x: 2 * forward(x)  # type: ignore[method-assign]
+
+
+def own_forward_of_the_neuron(block: ETBlock) -> None:
+    forward = block.neuron.forward
+    block.neuron.forward = lambda y: forward(2 * y)  # type: ignore[method-assign]
+
+
+def own_step_of_the_neuron(block: ETBlock) -> None:
+    step = block.neuron.step
+    block.neuron.step = lambda y, state: step(2 * y, state)  # type: ignore[method-assign]
+
+
+class Loud(LIF):
+    unit_drive = True
+
+    def spike(self, u: Tensor) -> Tensor:
+        return super().spike(3 * u)
+
+
+def a_subclass_that_only_says_so(block: ETBlock) -> None:
+    block.neuron = Loud()
+
+
+@dataclass(frozen=True)
+class Steep(ArcTan):
+    def __call__(self, u: Tensor) -> Tensor:
+        return super().__call__(3 * u)
+
+
+def a_surrogate_that_is_called_otherwise(block: ETBlock) -> None:
+    block.neuron.surrogate = Steep()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -126,6 +163,11 @@ def without_spikes(block: ETBlock) -> None:
         drop_the_trace,
         parametrize_the_weight,
         without_spikes,
+        own_forward_of_the_connection,
+        own_forward_of_the_neuron,
+        own_step_of_the_neuron,
+        a_subclass_that_only_says_so,
+        a_surrogate_that_is_called_otherwise,
     ],
 )
 def test_what_one_node_cannot_hold_runs_phase_by_phase(change: Callable[[ETBlock], None]) -> None:
@@ -134,6 +176,35 @@ def test_what_one_node_cannot_hold_runs_phase_by_phase(change: Callable[[ETBlock
     change(block)
     assert not block.is_one_node()
     assert block(torch.rand(3, 6, dtype=torch.float64)).shape == (3, 16)
+
+
+@pytest.mark.parametrize("change", [own_forward_of_the_neuron, own_step_of_the_neuron, a_subclass_that_only_says_so])
+def test_what_the_instance_does_otherwise_is_done(change: Callable[[ETBlock], None]) -> None:
+    """Negative control: the changed block gives other numbers than the block as built."""
+    block, changed = blocks(built())[0], blocks(built())[0]
+    change(changed)
+    changed.neuron.carry_graph = False
+    x = torch.rand(3, 6, dtype=torch.float64)
+    results = []
+    for each in (block, changed):
+        each(x).sum().backward()
+        weight = each.connection.weight
+        assert isinstance(weight, Tensor)
+        assert weight.grad is not None
+        results.append(weight.grad)
+    assert float((results[0] - results[1]).norm()) > 1e-3
+
+
+def test_a_weight_that_is_no_parameter_still_works() -> None:
+    block = blocks(built())[0]
+    weight = block.connection.weight
+    assert isinstance(weight, Tensor)
+    plain = weight.detach().clone().requires_grad_()
+    del block.connection.weight
+    block.connection.weight = plain
+    assert block.is_one_node()
+    block(torch.rand(3, 6, dtype=torch.float64)).sum().backward()
+    assert plain.grad is not None
 
 
 def test_no_grad_runs_phase_by_phase() -> None:
@@ -174,10 +245,10 @@ def test_a_gathered_sum_writes_over_the_one_before() -> None:
             assert module.connection.trace is not None
             module.connection.trace.reset()
         net.zero_grad()
-        with gathering(net):
+        with Gathering(net) as gathering:
             for x_t in x:
                 (net(x_t) * torch.linspace(-1, 2, 5, dtype=x.dtype)).sum().backward()
-            hand_over(net)
+            gathering.hand_over()
         assert weight.grad is not None
         right = blocks(fresh)[0].connection.weight
         assert isinstance(right, Tensor)

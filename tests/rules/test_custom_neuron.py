@@ -7,7 +7,7 @@ from oracles.networks import error, mlp, online_gradients, oracle, problem, sequ
 from torch import Tensor
 from torch.nn import functional as F
 
-from snnlearn import BPTT, OTTT, SLTT, ETBlock, ETLinear, Neuron, OnlineLearner, Readout, attach, reset
+from snnlearn import BPTT, DRTRL, LIF, OTTT, SLTT, ETBlock, ETLinear, Neuron, OnlineLearner, Readout, attach, reset
 
 
 class ResonateAndFire(Neuron):
@@ -89,3 +89,28 @@ def test_a_custom_neuron_learns_under_ottt_and_bptt() -> None:
         shuffled = learner.evaluate(tone_task()[0], torch.randint(2, (64,)))
         assert shuffled.accuracy is not None
         assert shuffled.accuracy < 0.75  # control: against random labels it stays near chance
+
+
+class Fading(LIF):
+    """LIF whose subclass leaks once more: what LIF says of its own step no longer holds."""
+
+    def step(self, y: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return super().step(y, (0.9 * state[0],))
+
+
+def test_a_subclass_that_changes_the_step_is_followed_as_it_is() -> None:
+    """Its trace decays by 0.9 * 0.7, and so does D-RTRL's; a trace by LIF's own 0.7 would be wrong."""
+    net, x, y = problem(mlp(lambda: Fading(decay=0.7)), sequence(7))
+    true, wrong = oracle(net, x, y), online_gradients(lookalike(net), OTTT(), x, y)
+    for rule in (OTTT(), DRTRL()):
+        mine = online_gradients(net, rule, x, y)
+        assert error(mine["1.connection.weight"], true["1.connection.weight"]) < 1e-12
+    assert "0.63" in attach(net, OTTT())["1.connection.weight"].trace
+    assert error(wrong["1.connection.weight"], true["1.connection.weight"]) > 1e-3
+
+
+def lookalike(net: torch.nn.Sequential) -> torch.nn.Sequential:
+    """The same weights on plain LIF neurons."""
+    twin = mlp(lambda: LIF(decay=0.7))
+    twin.load_state_dict(net.state_dict())
+    return twin

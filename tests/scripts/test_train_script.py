@@ -181,3 +181,13 @@ def test_experiment_beats_groups_and_the_command_line_beats_it(tmp_path: Path) -
 def test_scripts_are_thin() -> None:
     for script in (TRAIN, EVALUATE):
         assert len(Path(script).read_text().splitlines()) <= 40
+
+
+def test_help_into_a_pipe_that_closes_early(tmp_path: Path) -> None:
+    """`train.py --help | head -1`: no traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)  # the other end has read enough
+    with os.fdopen(writer, "w") as out:
+        done = subprocess.run([sys.executable, TRAIN, "--help"], cwd=tmp_path, stdout=out, stderr=subprocess.PIPE)
+    assert done.stderr == b""
+    assert done.returncode == 0
