@@ -75,8 +75,8 @@ class OnlineLearner:
         `x` [T, B, ...], or any iterable of [B, ...], which is streamed; `y` the target of every step, or with
         `per_step_target` one target per step, None for a step that teaches nothing. State starts afresh unless
         `keep_state`, which continues a longer sequence (under BPTT the gradient is cut at the seam). An empty batch
-        changes nothing. Raises NonFiniteError, with weights untouched and state reset, when an input, loss or
-        gradient is not finite.
+        changes nothing. Raises NonFiniteError, with state reset and no weight changed by the update it stops, when
+        an input, loss, state or gradient is not finite.
         """
         _require_gradients("learn")
         if not keep_state:

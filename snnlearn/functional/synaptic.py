@@ -146,20 +146,20 @@ class SynapticStep(torch.autograd.Function):
         weight, spike_input = ctx.saved_tensors
         needs = ctx.needs_input_grad
         need_x, need_weight, need_bias, need_parameters = needs[0], needs[1], needs[2], needs[6:]
-        grad_x = (signal * spike_input) @ weight.to(signal.dtype) if need_x else None
+        d = signal * spike_input
         ctx.told("NEURON_BACKWARD")
+        grad_x = d @ weight.to(d.dtype) if need_x else None
         grad_weight = grad_bias = None
-        by_parameter: tuple[Tensor, ...] = ()
+        grads: list[Tensor | None] = [None] * len(ctx.shapes)
         if need_weight or need_bias or any(need_parameters):
             by_weight, by_parameter = ctx.source.read_spike(ctx.tick)
             gathered = torch.einsum("no,noi->oi", rows_of(signal), by_weight.flatten(0, -3))
             inputs = weight.shape[1]
             grad_weight = gathered[:, :inputs] if need_weight else None
             grad_bias = gathered[:, inputs] if need_bias else None
-        grads = [(signal * ds_dp).sum_to_size(shape) for ds_dp, shape in zip(by_parameter, ctx.shapes, strict=False)]
+            grads = [(signal * ds_dp).sum_to_size(shape) for ds_dp, shape in zip(by_parameter, ctx.shapes, strict=True)]
         ctx.told("ET_BACKWARD")
-        found: list[Tensor | None] = [grad_x, grad_weight, grad_bias, *grads]
-        found += [None] * (len(ctx.dtypes) - len(found))
+        found = [grad_x, grad_weight, grad_bias, *grads]
         cast = [None if g is None else g.to(dtype) for g, dtype in zip(found, ctx.dtypes, strict=True)]
         return *cast[:3], None, None, None, *cast[3:]
 

@@ -230,8 +230,8 @@ def test_a_second_order_gradient_is_refused() -> None:
         )
 
 
-def test_a_gathered_sum_writes_over_the_one_before() -> None:
-    """The memory is kept, the numbers are not: three updates in a row equal three fresh ones."""
+def test_every_gathered_sum_starts_afresh() -> None:
+    """Three updates in a row equal three of fresh networks."""
     net = built()
     weight = blocks(net)[0].connection.weight
     assert isinstance(weight, Tensor)
