@@ -111,8 +111,9 @@ def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
     optimizer_options = _without_name(config.optimizer)
     clip_norm = optimizer_options.pop("clip_norm")
     optimizer = OPTIMIZERS[config.optimizer.name](network.parameters(), **optimizer_options)
-    rule, loss = RULES[config.rule.name](), build_loss(config)
+    loss = build_loss(config)
     try:
+        rule = RULES[config.rule.name](**_without_name(config.rule))
         return OnlineLearner(network, rule, loss, optimizer, update=config.trainer.update, clip_norm=clip_norm)
     except ValueError as error:
         problem = Problem("rule", config.rule.name, "a rule that goes with the rest", str(error))

@@ -11,6 +11,7 @@ from typing import Literal
 from snnlearn.config.knob import knob
 from snnlearn.config.schema_data import DatasetConfig
 from snnlearn.config.schema_network import ModelConfig, NeuronConfig, SurrogateConfig
+from snnlearn.config.schema_rules import RuleConfig
 
 __all__ = [
     "Config",
@@ -21,37 +22,6 @@ __all__ = [
     "SchedulerConfig",
     "TrainerConfig",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SLTTConfig:
-    """Gradient through the present step only."""
-
-    name: Literal["sltt"] = knob("spatial learning through time: no trace at all")
-
-
-@dataclass(frozen=True, kw_only=True)
-class OTTTConfig:
-    """Online training through time."""
-
-    name: Literal["ottt"] = knob("online training through time: a trace of the input, decaying with the neuron's leak")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DRTRLConfig:
-    """Real-time recurrent learning, cut to each unit's own states."""
-
-    name: Literal["drtrl"] = knob("D-RTRL: a trace per synapse, exact for any neuron; for fully connected layers")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BPTTConfig:
-    """Backpropagation through time."""
-
-    name: Literal["bptt"] = knob("backpropagation through time: the yardstick; its memory grows with the steps")
-
-
-RuleConfig = OTTTConfig | SLTTConfig | DRTRLConfig | BPTTConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from snnlearn.rules.ottt import OTTT
 from snnlearn.rules.report import AttachReport, ReportRow
 from snnlearn.rules.sltt import SLTT
 
-RULES: dict[str, Callable[[], LearningRule]] = {"sltt": SLTT, "ottt": OTTT, "drtrl": DRTRL, "bptt": BPTT}
-"""Every published rule by its configuration name."""
+RULES: dict[str, Callable[..., LearningRule]] = {"sltt": SLTT, "ottt": OTTT, "drtrl": DRTRL, "bptt": BPTT}
+"""Every published rule by its configuration name; called without arguments it has the paper's knobs."""
 
 __all__ = [
     "BPTT",
