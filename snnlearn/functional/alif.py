@@ -8,7 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from snnlearn.functional.dynamics import Decay, Jacobian, SpikeFunction, charge, reset_membrane, reset_partials
+from snnlearn.functional.dynamics import (
+    Decay,
+    Jacobian,
+    PerUnit,
+    SpikeFunction,
+    charge,
+    per_unit,
+    reset_membrane,
+    reset_partials,
+)
 from snnlearn.functional.surrogates import Surrogate
 
 
@@ -18,8 +27,8 @@ def alif_step(
     b: Float[Tensor, "*units"],
     decay: Decay,
     decay_adaptation: Decay,
-    adaptation: float,
-    threshold: float,
+    adaptation: PerUnit,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: SpikeFunction,
@@ -38,7 +47,7 @@ def alif_step(
     (tensor([1.]), tensor([0.5000]), tensor([1.9000]))
     """
     v = charge(y, v, decay)
-    spike = spike_function(v - threshold - adaptation * b)
+    spike = spike_function(v - per_unit(threshold, v) - per_unit(adaptation, b) * b)
     return spike, reset_membrane(v, spike, threshold, reset, detach_reset), charge(spike, b, decay_adaptation)
 
 
@@ -48,8 +57,8 @@ def alif_jacobian(
     b: Float[Tensor, "*units"],
     decay: Decay,
     decay_adaptation: Decay,
-    adaptation: float,
-    threshold: float,
+    adaptation: PerUnit,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: Surrogate,
@@ -63,11 +72,11 @@ def alif_jacobian(
     tensor([0.5000, -0.0000])
     """
     v = charge(y, v, decay)
-    u = v - threshold - adaptation * b
+    u = v - per_unit(threshold, v) - per_unit(adaptation, b) * b
     psi = spike_function.derivative(u)
     direct, by_spike = reset_partials(v, spike_function(u), threshold, reset, detach_reset)
     by_membrane = direct + by_spike * psi
-    by_adaptation = -adaptation * psi
+    by_adaptation = -per_unit(adaptation, psi) * psi
     transition = torch.stack(
         [
             torch.stack([by_membrane * decay, by_spike * by_adaptation]),

@@ -11,8 +11,10 @@ from snnlearn.functional.dynamics import (
     Decay,
     Jacobian,
     LeakTransition,
+    PerUnit,
     SpikeFunction,
     charge,
+    per_unit,
     reset_membrane,
     reset_partials,
 )
@@ -25,7 +27,7 @@ def cuba_lif_step(
     v: Float[Tensor, "*units"],
     decay_synapse: Decay,
     decay: Decay,
-    threshold: float,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: SpikeFunction,
@@ -42,7 +44,7 @@ def cuba_lif_step(
     """
     current = charge(y, current, decay_synapse)
     v = charge(current, v, decay)
-    spike = spike_function(v - threshold)
+    spike = spike_function(v - per_unit(threshold, v))
     return spike, current, reset_membrane(v, spike, threshold, reset, detach_reset)
 
 
@@ -52,7 +54,7 @@ def cuba_lif_jacobian(
     v: Float[Tensor, "*units"],
     decay_synapse: Decay,
     decay: Decay,
-    threshold: float,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: Surrogate,
@@ -68,8 +70,9 @@ def cuba_lif_jacobian(
     """
     current = charge(y, current, decay_synapse)
     v = charge(current, v, decay)
-    psi = spike_function.derivative(v - threshold)
-    direct, by_spike = reset_partials(v, spike_function(v - threshold), threshold, reset, detach_reset)
+    u = v - per_unit(threshold, v)
+    psi = spike_function.derivative(u)
+    direct, by_spike = reset_partials(v, spike_function(u), threshold, reset, detach_reset)
     total = direct + by_spike * psi
     one, zero = torch.ones_like(v), torch.zeros_like(v)
     transition = torch.stack(

@@ -10,8 +10,10 @@ from snnlearn.functional.dynamics import (
     Decay,
     Jacobian,
     LeakTransition,
+    PerUnit,
     SpikeFunction,
     charge,
+    per_unit,
     reset_membrane,
     reset_partials,
 )
@@ -22,7 +24,7 @@ def lif_step(
     y: Float[Tensor, "*units"],
     v: Float[Tensor, "*units"],
     decay: Decay,
-    threshold: float,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: SpikeFunction,
@@ -30,8 +32,8 @@ def lif_step(
     """Advance a LIF neuron by one step; return (spike, membrane after reset).
 
     `y` input and `v` membrane after the last reset, both [*units] in membrane units; `decay` per step;
-    `threshold` in membrane units; `reset` one of soft, hard, none. Leak and reset, then charge, then fire:
-    Xiao et al. 2022, doi:10.48550/arXiv.2210.04195.
+    `threshold` in membrane units, like the decay one number or one per unit; `reset` one of soft, hard, none. Leak
+    and reset, then charge, then fire: Xiao et al. 2022, doi:10.48550/arXiv.2210.04195.
 
     >>> import torch
     >>> from snnlearn.functional import ArcTan
@@ -39,7 +41,7 @@ def lif_step(
     (tensor([1.]), tensor([0.0500]))
     """
     v = charge(y, v, decay)
-    spike = spike_function(v - threshold)
+    spike = spike_function(v - per_unit(threshold, v))
     return spike, reset_membrane(v, spike, threshold, reset, detach_reset)
 
 
@@ -47,7 +49,7 @@ def lif_jacobian(
     y: Float[Tensor, "*units"],
     v: Float[Tensor, "*units"],
     decay: Decay,
-    threshold: float,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: Surrogate,
@@ -63,8 +65,9 @@ def lif_jacobian(
     tensor([0.5000])
     """
     v = charge(y, v, decay)
-    psi = spike_function.derivative(v - threshold)
-    direct, by_spike = reset_partials(v, spike_function(v - threshold), threshold, reset, detach_reset)
+    u = v - per_unit(threshold, v)
+    psi = spike_function.derivative(u)
+    direct, by_spike = reset_partials(v, spike_function(u), threshold, reset, detach_reset)
     total = direct + by_spike * psi
     return Jacobian((total * decay)[None, None], total[None], (psi * decay)[None], psi)
 
