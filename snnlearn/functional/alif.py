@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from snnlearn.functional.dynamics import (
+    ConstantDerivatives,
     Decay,
     Jacobian,
     PerUnit,
@@ -17,6 +18,7 @@ from snnlearn.functional.dynamics import (
     per_unit,
     reset_membrane,
     reset_partials,
+    threshold_partials,
 )
 from snnlearn.functional.surrogates import Surrogate
 
@@ -91,4 +93,39 @@ def alif_jacobian(
     )
 
 
-__all__ = ["alif_jacobian", "alif_step"]
+def alif_constant_derivatives(
+    y: Float[Tensor, "*units"],
+    v: Float[Tensor, "*units"],
+    b: Float[Tensor, "*units"],
+    decay: Decay,
+    decay_adaptation: Decay,
+    adaptation: PerUnit,
+    threshold: PerUnit,
+    reset: str,
+    detach_reset: bool,
+    spike_function: Surrogate,
+) -> ConstantDerivatives:
+    """Differentiate `alif_step` by its constants (same arguments); K = 2 in the order (membrane, adaptation).
+
+    >>> import torch
+    >>> from snnlearn.functional import ArcTan
+    >>> one = torch.ones(1)
+    >>> by = alif_constant_derivatives(0 * one, one, 3 * one, 0.5, 0.9, 0.1, 1.0, "soft", True, ArcTan())
+    >>> by["decay_adaptation"][1].flatten()
+    tensor([0., 3.])
+    """
+    before, v = v, charge(y, v, decay)
+    u = v - per_unit(threshold, v) - per_unit(adaptation, b) * b
+    psi, spike = spike_function.derivative(u), spike_function(u)
+    direct, by_spike = reset_partials(v, spike, threshold, reset, detach_reset)
+    by_threshold = threshold_partials(psi, spike, by_spike, reset)
+    zero = torch.zeros_like(v)
+    return {
+        "decay": (psi * before, torch.stack([(direct + by_spike * psi) * before, psi * before])),
+        "decay_adaptation": (zero, torch.stack([zero, b])),
+        "adaptation": (-psi * b, torch.stack([-by_spike * psi * b, -psi * b])),
+        "threshold": (by_threshold[0], torch.stack([by_threshold[1], -psi])),
+    }
+
+
+__all__ = ["alif_constant_derivatives", "alif_jacobian", "alif_step"]

@@ -42,6 +42,10 @@ class Jacobian(NamedTuple):
     spike_input: Tensor
 
 
+ConstantDerivatives = dict[str, tuple[Tensor, Tensor]]
+"""For each constant c of a step, by name: d s / d c [*units] and d h(next) / d c [K, *units], the past held fixed."""
+
+
 class LeakTransition(NamedTuple):
     """The constant part of a step: a K by K matrix that is the same for every unit, every step.
 
@@ -115,6 +119,19 @@ def reset_partials(
     return direct, torch.ones_like(v) * -per_unit(threshold, v) if reset == "soft" else -v
 
 
+def threshold_partials(psi: Tensor, spike: Tensor, by_spike: Tensor, reset: str) -> tuple[Tensor, Tensor]:
+    """Return how the spike and the membrane after the reset depend on the threshold, both [*units].
+
+    -psi, and what of it passes the reset (by_spike of `reset_partials`) less the s that a soft reset subtracts.
+
+    >>> one = torch.ones(1)
+    >>> threshold_partials(0.5 * one, one, 0 * one, "soft")
+    (tensor([-0.5000]), tensor([-1.]))
+    """
+    by_threshold = -by_spike * psi
+    return -psi, by_threshold - spike if reset == "soft" else by_threshold
+
+
 def check_reset(reset: str) -> None:
     """Raise ValueError when `reset` is none of RESETS.
 
@@ -182,6 +199,7 @@ def _derivative_along(
 
 __all__ = [
     "RESETS",
+    "ConstantDerivatives",
     "Decay",
     "Jacobian",
     "LeakTransition",
@@ -195,4 +213,5 @@ __all__ = [
     "per_unit",
     "reset_membrane",
     "reset_partials",
+    "threshold_partials",
 ]

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from snnlearn.functional.dynamics import (
+    ConstantDerivatives,
     Decay,
     Jacobian,
     LeakTransition,
@@ -16,6 +17,7 @@ from snnlearn.functional.dynamics import (
     per_unit,
     reset_membrane,
     reset_partials,
+    threshold_partials,
 )
 from snnlearn.functional.surrogates import Surrogate
 
@@ -72,6 +74,34 @@ def lif_jacobian(
     return Jacobian((total * decay)[None, None], total[None], (psi * decay)[None], psi)
 
 
+def lif_constant_derivatives(
+    y: Float[Tensor, "*units"],
+    v: Float[Tensor, "*units"],
+    decay: Decay,
+    threshold: PerUnit,
+    reset: str,
+    detach_reset: bool,
+    spike_function: Surrogate,
+) -> ConstantDerivatives:
+    """Differentiate `lif_step` by its decay and its threshold (same arguments); K = 1.
+
+    >>> import torch
+    >>> from snnlearn.functional import ArcTan
+    >>> one = torch.ones(1)
+    >>> lif_constant_derivatives(0.5 * one, one, 0.5, 1.0, "soft", True, ArcTan())["threshold"]
+    (tensor([-1.]), tensor([[-1.]]))
+    """
+    before, v = v, charge(y, v, decay)
+    u = v - per_unit(threshold, v)
+    psi, spike = spike_function.derivative(u), spike_function(u)
+    direct, by_spike = reset_partials(v, spike, threshold, reset, detach_reset)
+    by_threshold = threshold_partials(psi, spike, by_spike, reset)
+    return {
+        "decay": (psi * before, ((direct + by_spike * psi) * before)[None]),
+        "threshold": (by_threshold[0], by_threshold[1][None]),
+    }
+
+
 def lif_leak_transition(decay: float) -> LeakTransition:
     """Return the constant part of `lif_step`: e_t = decay * e_{t-1} + x_t.
 
@@ -81,4 +111,4 @@ def lif_leak_transition(decay: float) -> LeakTransition:
     return LeakTransition(((decay,),), (1.0,), (1.0,))
 
 
-__all__ = ["lif_jacobian", "lif_leak_transition", "lif_step"]
+__all__ = ["lif_constant_derivatives", "lif_jacobian", "lif_leak_transition", "lif_step"]

@@ -10,10 +10,12 @@ from snnlearn.nn.connection import (
     ETLinear,
     WeightStandardizedETConv2d,
 )
+from snnlearn.nn.constant import LearnableConstant
 from snnlearn.nn.cuba_lif import CubaLIF
 from snnlearn.nn.dropout import TimeConstantDropout
 from snnlearn.nn.leaky_integrator import LI
 from snnlearn.nn.lif import IF, LIF, FiringNeuron
+from snnlearn.nn.membrane import MembraneNeuron
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.phases import Phase
 from snnlearn.nn.state import Stateful, StateShapeError, detach_state, reset, stashed_state, stateful_modules
@@ -32,6 +34,8 @@ __all__ = [
     "ETConv2d",
     "ETLinear",
     "FiringNeuron",
+    "LearnableConstant",
+    "MembraneNeuron",
     "Neuron",
     "Phase",
     "Readout",

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from snnlearn.functional.alif import alif_jacobian, alif_step
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, SpikeFunction, State
+from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, alif_step
+from snnlearn.functional.dynamics import ConstantDerivatives, Jacobian, LeakTransition, SpikeFunction, State
 from snnlearn.functional.lif import lif_leak_transition
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.nn.constant import FRACTION, POSITIVE, ConstantValue, LearnableConstant, check_adaptation
@@ -81,6 +81,22 @@ class ALIF(FiringNeuron):
         """Return the analytic Jacobian."""
         v, b = state
         return alif_jacobian(
+            y,
+            v,
+            b,
+            self.decay,
+            self.decay_adaptation,
+            self.adaptation,
+            self.threshold,
+            self.reset_kind,
+            self.detach_reset,
+            self.surrogate,
+        )
+
+    def constant_derivatives(self, y: Tensor, state: State) -> ConstantDerivatives:
+        """Return the analytic derivatives by the constants."""
+        v, b = state
+        return alif_constant_derivatives(
             y,
             v,
             b,

@@ -32,6 +32,17 @@ class Domain(NamedTuple):
     parameter_of: Callable[[Tensor], Tensor]
 
 
+def slope_at(domain: Domain, parameter: Tensor) -> Tensor:
+    """Return the derivative of the constant by the parameter behind it, elementwise.
+
+    >>> slope_at(FRACTION, torch.zeros(2))
+    tensor([0.2500, 0.2500])
+    """
+    with torch.enable_grad():
+        at = parameter.detach().requires_grad_()
+        return torch.autograd.grad(domain.constant_of(at).sum(), at)[0]
+
+
 def _same(value: Tensor) -> Tensor:
     return value
 
@@ -223,4 +234,5 @@ __all__ = [
     "learnable_constants",
     "number_or_tensor",
     "read_constant",
+    "slope_at",
 ]

@@ -5,8 +5,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from snnlearn.functional.cuba_lif import cuba_lif_jacobian, cuba_lif_leak_transition, cuba_lif_step
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, SpikeFunction, State
+from snnlearn.functional.cuba_lif import (
+    cuba_lif_constant_derivatives,
+    cuba_lif_jacobian,
+    cuba_lif_leak_transition,
+    cuba_lif_step,
+)
+from snnlearn.functional.dynamics import ConstantDerivatives, Jacobian, LeakTransition, SpikeFunction, State
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.nn.constant import FRACTION, ConstantValue, LearnableConstant
 from snnlearn.nn.lif import FiringNeuron
@@ -73,6 +78,21 @@ class CubaLIF(FiringNeuron):
         """Return the analytic Jacobian."""
         current, v = state
         return cuba_lif_jacobian(
+            y,
+            current,
+            v,
+            self.decay_synapse,
+            self.decay,
+            self.threshold,
+            self.reset_kind,
+            self.detach_reset,
+            self.surrogate,
+        )
+
+    def constant_derivatives(self, y: Tensor, state: State) -> ConstantDerivatives:
+        """Return the analytic derivatives by the constants."""
+        current, v = state
+        return cuba_lif_constant_derivatives(
             y,
             current,
             v,

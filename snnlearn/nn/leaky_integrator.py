@@ -4,8 +4,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, State
-from snnlearn.functional.leaky_integrator import leaky_integrator_jacobian, leaky_integrator_step
+from snnlearn.functional.dynamics import ConstantDerivatives, Jacobian, LeakTransition, State
+from snnlearn.functional.leaky_integrator import (
+    leaky_integrator_constant_derivatives,
+    leaky_integrator_jacobian,
+    leaky_integrator_step,
+)
 from snnlearn.functional.lif import lif_leak_transition
 from snnlearn.nn.constant import FRACTION, ConstantValue, LearnableConstant
 from snnlearn.nn.membrane import MembraneNeuron
@@ -50,6 +54,10 @@ class LI(MembraneNeuron):
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
         """Return the analytic Jacobian."""
         return leaky_integrator_jacobian(y, self.decay)
+
+    def constant_derivatives(self, y: Tensor, state: State) -> ConstantDerivatives:
+        """Return the analytic derivatives by the constants."""
+        return leaky_integrator_constant_derivatives(state[0])
 
     def leak_transition(self) -> LeakTransition:
         """Return (decay, 1, 1)."""

@@ -6,8 +6,15 @@ from typing import ClassVar
 from torch import Tensor
 
 from snnlearn.functional.cut_step import Firing, cut_step
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, SpikeFunction, State, check_reset
-from snnlearn.functional.lif import lif_jacobian, lif_leak_transition, lif_step
+from snnlearn.functional.dynamics import (
+    ConstantDerivatives,
+    Jacobian,
+    LeakTransition,
+    SpikeFunction,
+    State,
+    check_reset,
+)
+from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.nn.constant import FRACTION, POSITIVE, ConstantValue, LearnableConstant, check_threshold
@@ -147,6 +154,12 @@ class LIF(FiringNeuron):
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
         """Return the analytic Jacobian."""
         return lif_jacobian(y, state[0], self.decay, self.threshold, self.reset_kind, self.detach_reset, self.surrogate)
+
+    def constant_derivatives(self, y: Tensor, state: State) -> ConstantDerivatives:
+        """Return the analytic derivatives by the constants."""
+        return lif_constant_derivatives(
+            y, state[0], self.decay, self.threshold, self.reset_kind, self.detach_reset, self.surrogate
+        )
 
     def leak_transition(self) -> LeakTransition:
         """Return (decay, 1, 1)."""

@@ -6,8 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from snnlearn.functional.dynamics import State, per_unit
+from snnlearn.functional.dynamics import ConstantDerivatives, State, per_unit
 from snnlearn.functional.surrogates import Surrogate
+from snnlearn.functional.synaptic import DirectDerivative
 from snnlearn.nn.constant import (
     ANY_NUMBER,
     ConstantValue,
@@ -16,8 +17,10 @@ from snnlearn.nn.constant import (
     check_learn,
     describe_constant,
     learnable_constants,
+    slope_at,
 )
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.probe import is_outdated
 from snnlearn.nn.time_constant import mean_decay
 
 
@@ -79,6 +82,28 @@ class MembraneNeuron(Neuron):
             return zeros
         place = self.state_names.index("v")
         return (*zeros[:place], zeros[place] + per_unit(start, zeros[place]), *zeros[place + 1 :])
+
+    def constant_derivatives(self, y: Tensor, state: State) -> ConstantDerivatives:
+        """Return the derivatives of the step by the constants that it uses, at (y, state); none unless overridden."""
+        return {}
+
+    def direct_derivatives(self, y: Tensor, state: State) -> tuple[DirectDerivative, ...]:
+        """Return how the step at (y, state) depends on each parameter at once: analytically where that is known."""
+        learned = self.learned
+        if is_outdated(self, "constant_derivatives") or list(learned) != [n for n, _ in self.named_parameters()]:
+            return super().direct_derivatives(y, state)
+        if not learned:
+            return ()
+        by_constant, constants = self.constant_derivatives(y, state), learnable_constants(type(self))
+        found = []
+        for parameter, name in learned.items():
+            if name in by_constant:
+                spike, after = by_constant[name]
+                slope = per_unit(slope_at(constants[name].domain, self.get_parameter(parameter)), y)
+                found.append(DirectDerivative(spike * slope, after * slope))
+            else:
+                found.append(DirectDerivative(torch.zeros_like(y), y.new_zeros((len(state), *y.shape))))
+        return tuple(found)
 
     def describe(self, *names: str) -> str:
         """Return the constants in effect, for a repr; the initial membrane only where it is not zero."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, jacobian_of
 from snnlearn.functional.surrogates import ArcTan, Surrogate
-from snnlearn.functional.synaptic import LinearisedStep
+from snnlearn.functional.synaptic import DirectDerivative, LinearisedStep
 from snnlearn.functional.trace import flush_subnormals
 from snnlearn.nn.eager import run_eagerly
 from snnlearn.nn.probe import initial_derivatives, jacobian_at, parameter_derivatives, probe_caveats, probe_leak
@@ -106,10 +106,17 @@ class Neuron(Stateful):
     def advance_linearised(self, y: Tensor) -> LinearisedStep:
         """Advance by y outside autograd, keep the new state, and return the spike with the step's derivatives."""
         state = self.state_for(y)
-        jacobian, parameters = jacobian_at(self, y, state), parameter_derivatives(self, y, state)
+        jacobian, parameters = jacobian_at(self, y, state), self.direct_derivatives(y, state)
         spike, after = self._unpacked(self.step(y, state))
         self.state = tuple(flush_subnormals(value.detach()) for value in after)
         return LinearisedStep(spike, jacobian, parameters)
+
+    def direct_derivatives(self, y: Tensor, state: State) -> tuple[DirectDerivative, ...]:
+        """Return how the step at (y, state) depends on each of the own parameters at once, by forward mode.
+
+        One per parameter in the order of `parameters()`.
+        """
+        return parameter_derivatives(self, y, state)
 
     def initial_derivatives(self, y: Tensor) -> tuple[Tensor, ...]:
         """Return how the state before the first step, that of y [B, *units], depends on each of the own parameters.
