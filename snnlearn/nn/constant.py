@@ -140,7 +140,7 @@ def read_constant(name: str, value: ConstantValue, example: str) -> tuple[Tensor
 
     Raises TypeError for what is no number and for a Parameter, which the neuron makes itself.
 
-    >>> read_constant("threshold", 1, "1.0")
+    >>> read_constant("threshold", 1.0, "1.0")
     (tensor(1., dtype=torch.float64), torch.float32)
     """
     if isinstance(value, nn.Parameter):
@@ -166,7 +166,7 @@ def number_or_tensor(values: Tensor, dtype: torch.dtype) -> float | Tensor:
 def check_threshold(threshold: ConstantValue) -> float | Tensor:
     """Return the threshold (membrane units), a number or one per unit; raise unless it is finite and above 0.
 
-    >>> check_threshold(1)
+    >>> check_threshold(1.0)
     1.0
     """
     values, keep = read_constant("threshold", threshold, "1.0")
@@ -181,7 +181,7 @@ def check_threshold(threshold: ConstantValue) -> float | Tensor:
 def check_adaptation(adaptation: ConstantValue) -> float | Tensor:
     """Return the rise of the threshold per spike, a number or one per unit; raise unless finite and at least 0.
 
-    >>> check_adaptation(0)
+    >>> check_adaptation(0.0)
     0.0
     """
     values, keep = read_constant("adaptation", adaptation, "0.2")
@@ -196,7 +196,7 @@ def check_adaptation(adaptation: ConstantValue) -> float | Tensor:
 def check_initial_membrane(initial_membrane: ConstantValue) -> float | Tensor:
     """Return the membrane before the first step, a number or one per unit; raise unless it is finite.
 
-    >>> check_initial_membrane(0)
+    >>> check_initial_membrane(0.0)
     0.0
     """
     values, keep = read_constant("initial_membrane", initial_membrane, "0.0")
