@@ -72,6 +72,7 @@ from snnlearn.functional.trace import (
     flush_threshold,
     read_leak_trace,
 )
+from snnlearn.functional.weighted_map import Convolution, Dense, WeightedMap
 
 __all__ = [
     "FLUSH_BELOW",
@@ -81,7 +82,9 @@ __all__ = [
     "Constant",
     "ConstantDerivatives",
     "ConvEligibility",
+    "Convolution",
     "Decay",
+    "Dense",
     "FastSigmoid",
     "FixedTrace",
     "Flush",
@@ -99,6 +102,7 @@ __all__ = [
     "Surrogate",
     "TraceSource",
     "Triangle",
+    "WeightedMap",
     "advance_leak_trace_",
     "advance_running_mean",
     "alif_constant_derivatives",
