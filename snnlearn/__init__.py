@@ -40,12 +40,15 @@ from snnlearn.nn import (
     ETRecurrent,
     Neuron,
     Readout,
+    SignalError,
     StaleTraceError,
     StateShapeError,
     TimeConstantDropout,
     TraceBuffer,
     WeightStandardizedETConv2d,
     reset,
+    show_reward,
+    show_target,
 )
 from snnlearn.rules import (
     BPTT,
@@ -98,6 +101,7 @@ __all__ = [
     "SequenceLoss",
     "SequenceResult",
     "Sigmoid",
+    "SignalError",
     "StaleTraceError",
     "StateShapeError",
     "Surrogate",
@@ -110,4 +114,6 @@ __all__ = [
     "et_linear",
     "record_phases",
     "reset",
+    "show_reward",
+    "show_target",
 ]

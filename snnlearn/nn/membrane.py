@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from snnlearn.functional.dynamics import ConstantDerivatives, State, per_unit
 from snnlearn.functional.surrogates import Surrogate
-from snnlearn.functional.synaptic import DirectDerivative
+from snnlearn.functional.traced_step import DirectDerivative
 from snnlearn.nn.constant import (
     ANY_NUMBER,
     ConstantValue,
@@ -101,8 +101,11 @@ class MembraneNeuron(Neuron):
                 spike, after = by_constant[name]
                 slope = per_unit(slope_at(constants[name].domain, self.get_parameter(parameter)), y)
                 found.append(DirectDerivative(spike * slope, after * slope))
-            else:
-                found.append(DirectDerivative(torch.zeros_like(y), y.new_zeros((len(state), *y.shape))))
+            else:  # the membrane before the first step, which no step reads again
+                never = torch.zeros_like(torch.stack(state))
+                start = never.clone()
+                start[self.state_names.index("v")] = 1
+                found.append(DirectDerivative(torch.zeros_like(y), never, start))
         return tuple(found)
 
     def describe(self, *names: str) -> str:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, jacobian_of
 from snnlearn.functional.surrogates import ArcTan, Surrogate
-from snnlearn.functional.synaptic import DirectDerivative, LinearisedStep
 from snnlearn.functional.trace import flush_subnormals
+from snnlearn.functional.traced_step import DirectDerivative, LinearisedStep
 from snnlearn.nn.eager import run_eagerly
 from snnlearn.nn.probe import initial_derivatives, jacobian_at, parameter_derivatives, probe_caveats, probe_leak
 from snnlearn.nn.state import Stateful, StateShapeError, zero_rows
@@ -114,9 +114,13 @@ class Neuron(Stateful):
     def direct_derivatives(self, y: Tensor, state: State) -> tuple[DirectDerivative, ...]:
         """Return how the step at (y, state) depends on each of the own parameters at once, by forward mode.
 
-        One per parameter in the order of `parameters()`.
+        One per parameter in the order of `parameters()`, with that of the state before the first step.
         """
-        return parameter_derivatives(self, y, state)
+        found = parameter_derivatives(self, y, state)
+        if not found or type(self).initial_state is Neuron.initial_state:
+            return found
+        starts = self.initial_derivatives(y)
+        return tuple(direct._replace(initial=start) for direct, start in zip(found, starts, strict=True))
 
     def initial_derivatives(self, y: Tensor) -> tuple[Tensor, ...]:
         """Return how the state before the first step, that of y [B, *units], depends on each of the own parameters.

@@ -64,8 +64,7 @@ def one_layer(built: Neuron) -> nn.Sequential:
 @pytest.mark.parametrize("per_unit", [False, True])
 @pytest.mark.parametrize("kind", CONSTANTS)
 def test_drtrl_of_every_constant_is_bptt(kind: Any, per_unit: bool, how: str, detach: bool) -> None:
-    learn = tuple(name for name in CONSTANTS[kind] if name != "initial_membrane")
-    built = neuron(kind, per_unit, learn, reset=how, detach_reset=detach)
+    built = neuron(kind, per_unit, tuple(CONSTANTS[kind]), reset=how, detach_reset=detach)
     net, x, y = problem(one_layer(built), sequence(5))
     report = DRTRL().attach(net)
     mine, true = online_gradients(net, DRTRL(), x, y), oracle(net, x, y)
