@@ -21,6 +21,8 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     yield from _steps(values)
     yield from _time_constants(values)
     yield from _convolutions(values)
+    if values.get("neuron.adaptation") == 0 and "adaptation" in values.get("neuron.learn", ()):
+        yield Problem("neuron.adaptation", "0", "a number > 0 while neuron.learn has adaptation")
     update = values.get("trainer.update", "sequence")
     if values.get("rule.name") == "bptt" and update != "sequence":
         yield Problem("trainer.update", str(update), "sequence while rule is bptt, which needs the end")
