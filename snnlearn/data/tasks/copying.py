@@ -30,8 +30,8 @@ class CopyOptions(TaskOptions):
         11
     """
 
-    symbols: int = 4
-    length: int = 5
+    symbols: int = 8
+    length: int = 4
     hold: int = 1
     delay: int = 10
 
