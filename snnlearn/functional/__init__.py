@@ -26,7 +26,14 @@ from snnlearn.functional.eligibility import (
 )
 from snnlearn.functional.leaky_integrator import leaky_integrator_jacobian, leaky_integrator_step
 from snnlearn.functional.lif import lif_jacobian, lif_leak_transition, lif_step
-from snnlearn.functional.losses import advance_running_mean, one_hot_mean_squared_error, step_loss
+from snnlearn.functional.losses import (
+    MISSING_LABEL,
+    advance_running_mean,
+    is_labelled,
+    mean_squared_error,
+    one_hot_mean_squared_error,
+    step_loss,
+)
 from snnlearn.functional.surrogates import (
     SURROGATES,
     ArcTan,
@@ -56,6 +63,7 @@ from snnlearn.functional.trace import (
 
 __all__ = [
     "FLUSH_BELOW",
+    "MISSING_LABEL",
     "RESETS",
     "SURROGATES",
     "ArcTan",
@@ -97,12 +105,14 @@ __all__ = [
     "forward_derivative",
     "gaussian_cumulative",
     "gaussian_density",
+    "is_labelled",
     "jacobian_of",
     "leaky_integrator_jacobian",
     "leaky_integrator_step",
     "lif_jacobian",
     "lif_leak_transition",
     "lif_step",
+    "mean_squared_error",
     "one_hot_mean_squared_error",
     "read_leak_trace",
     "reset_membrane",
