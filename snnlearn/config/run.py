@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import shutil
 import time
 from pathlib import Path
@@ -140,7 +141,7 @@ def _title(config: Config, dataset: Any) -> str:
 
 def _summary(config: Config, folder: Path, trainer: Trainer, test: Running, seconds: float) -> dict[str, Any]:
     figures, place = test.figures(), trainer.position
-    validated = trainer.validation is not None
+    validated = trainer.validation is not None and math.isfinite(place.best)
     judged = figures["accuracy"] is not None
     return {
         "test_accuracy": figures["accuracy"],
@@ -175,7 +176,8 @@ def summary_line(summary: dict[str, Any]) -> str:
     folder = Path(summary["folder"])
     if folder.is_relative_to(Path.cwd()):
         folder = folder.relative_to(Path.cwd())
-    return f"{figures_text(figures)} | {summary['rule']} on {summary['dataset']} | {epochs} | {summary['seconds']:.0f} s | {folder}"
+    what = f"{summary['rule']} on {summary['dataset']}"
+    return f"{figures_text(figures)} | {what} | {epochs} | {summary['seconds']:.0f} s | {folder}"
 
 
 def figures_text(figures: dict[str, Any]) -> str:
@@ -189,5 +191,6 @@ def figures_text(figures: dict[str, Any]) -> str:
     accuracy, samples, loss = figures["accuracy"], figures["samples"], figures.get("loss")
     if accuracy is not None:
         asked = figures.get("decisions", samples)
-        return f"test accuracy {100 * accuracy:.2f} % ({figures['correct']} of {asked}{'' if asked == samples else ' steps'})"
+        steps = "" if asked == samples else " steps"
+        return f"test accuracy {100 * accuracy:.2f} % ({figures['correct']} of {asked}{steps})"
     return "test loss unknown" if loss is None else f"test loss {loss:.4f} (mean of {samples})"

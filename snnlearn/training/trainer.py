@@ -1,6 +1,7 @@
 """The trainer: epochs of batches, validation, checkpoints, and a resume that continues to the same numbers."""
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping
@@ -58,7 +59,7 @@ class Position:
     epoch: int = 1
     batch: int = 0
     step: int = 0
-    best: float = -1.0
+    best: float = -math.inf
     best_epoch: int = 0
     seconds: float = 0.0
 
@@ -67,7 +68,8 @@ class Trainer:
     """Train a learner, in `folder`, which gets `metrics.jsonl`, `checkpoints/` and `tensorboard/`.
 
     `train` serves the training batches, `validation` those that choose the best epoch (None: the training
-    figures do): the highest accuracy, or the smallest loss where the targets are numbers. `record` is plain data that every checkpoint keeps: the configuration, the names of classes.
+    figures do): the highest accuracy, or the smallest loss where the targets are numbers. `record` is plain data
+    that every checkpoint keeps: the configuration, the names of classes.
     `scheduler` is one of torch's, stepped once an epoch.
 
     `fit` raises TrainingError, Interrupted or KeyboardInterrupt (a second Ctrl-C).
@@ -259,7 +261,7 @@ class Trainer:
         self._step_scheduler()
         improved = score is not None and score > place.best
         if improved or place.best_epoch == 0:
-            place.best, place.best_epoch = (-1.0 if score is None else score), place.epoch
+            place.best, place.best_epoch = (-math.inf if score is None else score), place.epoch
         finished, is_best = place.epoch, place.best_epoch == place.epoch
         place.epoch, place.batch, self._running = place.epoch + 1, 0, Running()
         self.save(*([self.best] if is_best else []), self.last)
