@@ -144,7 +144,9 @@ class SequenceDataset(Dataset[Item]):
         return f"{self.name}: {count}; {what}\n  chance: {self.chance:.1%}".replace("%", " %")
 
 
-def collate_sequences(batch: Sequence[Item]) -> tuple[Float32[Tensor, "steps batch channels"], object, Tensor]:
+def collate_sequences(
+    batch: Sequence[Item],
+) -> tuple[Float32[Tensor, "steps batch channels"], Tensor | StepTargets, Tensor]:
     """Stack sequences into one batch, time first; shorter ones end in zeros, without targets.
 
     Args:
