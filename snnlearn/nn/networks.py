@@ -33,8 +33,8 @@ def mlp(
     """Build a fully connected network: flatten, hidden layers of spiking neurons, readout.
 
     `inputs` values per step (polarities x rows x columns, or channels), units of each `hidden` layer, outputs
-    [B, `classes`]. `neuron()` makes the neurons of one layer. The `readout` is a leaky integrator (its weights are traced,
-    its time constant is `readout_tau` steps) or a static linear layer. `dropout` is the share of units
+    [B, `classes`]. `neuron()` makes the neurons of one layer. The `readout` is a leaky integrator (its weights are
+    traced, its time constant is `readout_tau` steps) or a static linear layer. `dropout` is the share of units
     silenced after each hidden layer, the same for a whole sequence. Blocks are called `hidden_1`, `hidden_2`, ...
 
     Raises ValueError where a size is below one.
