@@ -5,7 +5,7 @@ from typing import Literal
 
 from snnlearn.config.knob import knob
 
-__all__ = ["ConvolutionalConfig", "MLPConfig", "ModelConfig", "NeuronConfig", "SurrogateConfig"]
+__all__ = ["ConvolutionalConfig", "MLPConfig", "ModelConfig", "NeuronConfig", "RecurrentConfig", "SurrogateConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,15 @@ class ConvolutionalConfig(_ModelBase):
     weight_standardized: bool = knob("give every kernel zero mean and unit variance before use")
 
 
-ModelConfig = MLPConfig | ConvolutionalConfig
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(MLPConfig):
+    """Fully connected layers whose spikes come back to them."""
+
+    name: Literal["recurrent"] = knob("fully connected layers, each with its own spikes of the step before as input")  # type: ignore[assignment]
+    self_connections: bool = knob("whether a unit's spikes come back to itself too")
+
+
+ModelConfig = MLPConfig | ConvolutionalConfig | RecurrentConfig
 
 
 LEARN = "constants that are learned, each one number for a layer, instead of staying as given"

@@ -45,7 +45,14 @@ from snnlearn.functional.leaky_integrator import (
     leaky_integrator_step,
 )
 from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
-from snnlearn.functional.losses import advance_running_mean, one_hot_mean_squared_error, step_loss
+from snnlearn.functional.losses import (
+    MISSING_LABEL,
+    advance_running_mean,
+    is_labelled,
+    mean_squared_error,
+    one_hot_mean_squared_error,
+    step_loss,
+)
 from snnlearn.functional.surrogates import (
     SURROGATES,
     ArcTan,
@@ -76,6 +83,7 @@ from snnlearn.functional.weighted_map import Convolution, Dense, WeightedMap
 
 __all__ = [
     "FLUSH_BELOW",
+    "MISSING_LABEL",
     "RESETS",
     "SURROGATES",
     "ArcTan",
@@ -126,6 +134,7 @@ __all__ = [
     "gaussian_cumulative",
     "gaussian_density",
     "inverse_softplus",
+    "is_labelled",
     "jacobian_of",
     "leaky_integrator_constant_derivatives",
     "leaky_integrator_jacobian",
@@ -135,6 +144,7 @@ __all__ = [
     "lif_leak_transition",
     "lif_step",
     "logit_of_fraction",
+    "mean_squared_error",
     "one_hot_mean_squared_error",
     "per_unit",
     "positive_of_softplus",
