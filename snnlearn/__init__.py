@@ -5,6 +5,9 @@ scripts -> config -> training -> engine -> rules -> nn -> functional -> kernels;
 """
 
 from snnlearn.engine import (
+    BrokenClaimError,
+    FidelityReport,
+    FidelityRow,
     NonFiniteError,
     OnlineLearner,
     Phase,
@@ -13,6 +16,7 @@ from snnlearn.engine import (
     SequenceLoss,
     SequenceResult,
     bptt_gradients,
+    fidelity,
     record_phases,
 )
 from snnlearn.functional import (
@@ -74,12 +78,15 @@ __all__ = [
     "SURROGATES",
     "ArcTan",
     "AttachReport",
+    "BrokenClaimError",
     "CubaLIF",
     "ETBlock",
     "ETConv1d",
     "ETConv2d",
     "ETLinear",
     "FastSigmoid",
+    "FidelityReport",
+    "FidelityRow",
     "Gaussian",
     "LearningRule",
     "MultiGaussian",
@@ -106,6 +113,7 @@ __all__ = [
     "attach",
     "bptt_gradients",
     "et_linear",
+    "fidelity",
     "record_phases",
     "reset",
 ]

@@ -1,5 +1,7 @@
 """The engine: the four phases of a step, learning on sequences and streams, and the oracle."""
 
+from snnlearn.engine.fidelity import fidelity
+from snnlearn.engine.fidelity_report import BrokenClaimError, FidelityReport, FidelityRow
 from snnlearn.engine.learner import OnlineLearner
 from snnlearn.engine.losses import CRITERIA, READOUTS, SequenceLoss, StepLoss
 from snnlearn.engine.oracle import bptt_gradients
@@ -10,6 +12,9 @@ from snnlearn.nn.phases import Phase
 __all__ = [
     "CRITERIA",
     "READOUTS",
+    "BrokenClaimError",
+    "FidelityReport",
+    "FidelityRow",
     "NonFiniteError",
     "OnlineLearner",
     "Phase",
@@ -19,5 +24,6 @@ __all__ = [
     "SequenceResult",
     "StepLoss",
     "bptt_gradients",
+    "fidelity",
     "record_phases",
 ]
