@@ -5,6 +5,7 @@ scripts -> config -> training -> engine -> rules -> nn -> functional -> kernels;
 """
 
 from snnlearn.engine import (
+    BiasRow,
     BrokenClaimError,
     FidelityReport,
     FidelityRow,
@@ -15,9 +16,11 @@ from snnlearn.engine import (
     Prediction,
     SequenceLoss,
     SequenceResult,
+    SurrogateBiasReport,
     bptt_gradients,
     fidelity,
     record_phases,
+    surrogate_bias,
 )
 from snnlearn.functional import (
     SURROGATES,
@@ -78,6 +81,7 @@ __all__ = [
     "SURROGATES",
     "ArcTan",
     "AttachReport",
+    "BiasRow",
     "BrokenClaimError",
     "CubaLIF",
     "ETBlock",
@@ -106,6 +110,7 @@ __all__ = [
     "StaleTraceError",
     "StateShapeError",
     "Surrogate",
+    "SurrogateBiasReport",
     "TimeConstantDropout",
     "TraceBuffer",
     "Triangle",
@@ -116,4 +121,5 @@ __all__ = [
     "fidelity",
     "record_phases",
     "reset",
+    "surrogate_bias",
 ]

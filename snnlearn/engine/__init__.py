@@ -7,11 +7,14 @@ from snnlearn.engine.losses import CRITERIA, READOUTS, SequenceLoss, StepLoss
 from snnlearn.engine.oracle import bptt_gradients
 from snnlearn.engine.recorder import PhaseEvent, record_phases
 from snnlearn.engine.sequence import NonFiniteError, Prediction, SequenceResult
+from snnlearn.engine.surrogate_bias import surrogate_bias
+from snnlearn.engine.surrogate_report import BiasRow, SurrogateBiasReport
 from snnlearn.nn.phases import Phase
 
 __all__ = [
     "CRITERIA",
     "READOUTS",
+    "BiasRow",
     "BrokenClaimError",
     "FidelityReport",
     "FidelityRow",
@@ -23,7 +26,9 @@ __all__ = [
     "SequenceLoss",
     "SequenceResult",
     "StepLoss",
+    "SurrogateBiasReport",
     "bptt_gradients",
     "fidelity",
     "record_phases",
+    "surrogate_bias",
 ]

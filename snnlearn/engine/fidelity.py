@@ -79,7 +79,7 @@ def fidelity(
     if not problem.learned:
         raise ValueError("no parameter of this network requires a gradient, so there is none to compare")
     named, chosen = _named(rules), _lengths(lengths, problem.steps)
-    layers, pace = _layers(problem), _Pace(len(named) * sum(chosen), progress or log.info)
+    layers, pace = _layers(problem), Pace(len(named) * sum(chosen), progress or log.info)
     rows: list[FidelityRow] = []
     notes: dict[str, None] = dict.fromkeys(_notes_on(loss))
     refused: dict[str, RuleChoiceError] = {}
@@ -250,8 +250,13 @@ def _rate_notes(rows: Iterable[FidelityRow]) -> list[str]:
     return list(found)
 
 
-class _Pace:
-    """Say how far a measurement is once it takes longer than a few seconds."""
+class Pace:
+    """Say how far a measurement is once it takes longer than a few seconds.
+
+    `total` of the shares that `done` is told of; `tell` takes the text.
+
+    >>> Pace(4, print).done(1, "a quarter")  # nothing so soon
+    """
 
     def __init__(self, total: int, tell: Callable[[str], None]) -> None:
         self.total, self.tell, self.finished = total, tell, 0
@@ -267,4 +272,4 @@ class _Pace:
             self.told = now
 
 
-__all__ = ["fidelity", "rule_gradients"]
+__all__ = ["Pace", "fidelity", "rule_gradients"]
