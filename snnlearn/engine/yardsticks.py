@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.engine.losses import StepLoss
-from snnlearn.engine.oracle import bptt_gradients
+from snnlearn.engine.oracle import CARRIERS, bptt_gradients
 from snnlearn.engine.sequence import map_outputs
 from snnlearn.nn.block import ETBlock
-from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.state import stashed_state
 from snnlearn.rules.attach import CUT_ALL, CUT_LATER, FULL, attach
 from snnlearn.rules.bptt import BPTT
@@ -151,7 +150,7 @@ class Yardsticks:
             return None
         parts = []
         for alias in self.aliases[parameter]:
-            cut = _neurons_beyond(self.net, alias)
+            cut = _carriers_beyond(self.net, alias)
             if cut is None:
                 return None
             parts.append(self._gradients(cut, online)[alias])
@@ -166,7 +165,7 @@ class Yardsticks:
             problem = self.problem
             with problem.drawing():
                 self._found[key] = bptt_gradients(
-                    self.net, problem.x, problem.y, problem.loss, cut, problem.per_step_target, cut_mean
+                    self.net, problem.x, problem.y, problem.loss, cut, problem.per_step_target, cut_mean=cut_mean
                 )
         return self._found[key]
 
@@ -202,8 +201,8 @@ def innermost(net: nn.Module, name: str, kinds: type | tuple[type, ...]) -> str 
     return next((place for place in names if isinstance(net.get_submodule(place), kinds)), None)
 
 
-def _neurons_beyond(net: nn.Module, parameter: str) -> tuple[str, ...] | None:
-    """Return the neurons outside the block of `parameter`: what a cut of the later blocks means for it.
+def _carriers_beyond(net: nn.Module, parameter: str) -> tuple[str, ...] | None:
+    """Return what carries state outside the block of `parameter`: what a cut of the later blocks means for it.
 
     Nothing goes back from a parameter to the blocks before its own, so cutting those too changes nothing.
     """
@@ -212,7 +211,7 @@ def _neurons_beyond(net: nn.Module, parameter: str) -> tuple[str, ...] | None:
         return None
     own = {id(module) for module in net.get_submodule(block).modules()}
     found: Iterable[tuple[str, nn.Module]] = net.named_modules()
-    return tuple(name for name, module in found if isinstance(module, Neuron) and id(module) not in own)
+    return tuple(name for name, module in found if isinstance(module, CARRIERS) and id(module) not in own)
 
 
 __all__ = ["Problem", "Yardsticks", "innermost", "working_copy"]

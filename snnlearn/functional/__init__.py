@@ -53,6 +53,7 @@ from snnlearn.functional.trace import (
     flush_threshold,
     read_leak_trace,
 )
+from snnlearn.functional.weighted_map import Convolution, Dense, WeightedMap
 
 __all__ = [
     "FLUSH_BELOW",
@@ -61,7 +62,9 @@ __all__ = [
     "ArcTan",
     "Constant",
     "ConvEligibility",
+    "Convolution",
     "Decay",
+    "Dense",
     "FastSigmoid",
     "FixedTrace",
     "Flush",
@@ -78,6 +81,7 @@ __all__ = [
     "Surrogate",
     "TraceSource",
     "Triangle",
+    "WeightedMap",
     "advance_leak_trace_",
     "advance_running_mean",
     "alif_jacobian",
