@@ -85,15 +85,16 @@ def fidelity(
     refused: dict[str, RuleChoiceError] = {}
     for steps in chosen:
         part = problem.prefix(steps)
-        if part is None:
-            notes[f"none of the first {steps} steps has a target, so that length is left out"] = None
-            continue
         yardsticks = Yardsticks(part)
         for name, rule in named.items():
             try:
                 rows += _rows(name, rule, part, yardsticks, layers)
             except RuleChoiceError as error:
                 refused[name] = error
+            except NothingCountsError:
+                if steps == problem.steps:
+                    raise
+                notes[f"no loss counts in the first {steps} steps, so that length is left out"] = None
             pace.done(steps, f"{name} over {steps} steps")
     if len(refused) == len(named):
         raise next(iter(refused.values()))
@@ -109,6 +110,10 @@ def fidelity(
             raise BrokenClaimError(report)
         log.error("%s", BrokenClaimError(report))
     return report
+
+
+class NothingCountsError(ValueError):
+    """A sequence has no step whose loss counts, so it has no gradient."""
 
 
 class _Recorder(torch.optim.Optimizer):
@@ -128,6 +133,8 @@ class _Recorder(torch.optim.Optimizer):
 def rule_gradients(problem: Problem, rule: LearningRule) -> tuple[dict[str, Tensor], AttachReport, dict[str, float]]:
     """Return the gradients that `rule` learns `problem` by, the report of its attachment, and firing rates by block.
 
+    Raises NothingCountsError where no step has a loss, RuleChoiceError where the network refuses the rule.
+
     >>> from snnlearn import LI, SLTT, ETLinear
     >>> net, batch = ETBlock(ETLinear(2, 1), LI()), (torch.ones(3, 4, 2), None)
     >>> problem = Problem(net, batch, lambda output, _: output.mean(), False, None)
@@ -139,6 +146,11 @@ def rule_gradients(problem: Problem, rule: LearningRule) -> tuple[dict[str, Tens
     learner = OnlineLearner(net, rule, problem.loss, recorder)
     with problem.drawing(), torch.enable_grad():
         result = learner.learn(problem.x, problem.y, problem.per_step_target)
+    if result.updates == 0:
+        raise NothingCountsError(
+            f"none of these {problem.steps} steps has a target that the loss counts, so there is no gradient; give y a "
+            f"target there, or measure over more steps"
+        )
     return recorder.seen, learner.report, result.firing_rates
 
 
@@ -272,4 +284,4 @@ class Pace:
             self.told = now
 
 
-__all__ = ["Pace", "fidelity", "rule_gradients"]
+__all__ = ["NothingCountsError", "Pace", "fidelity", "rule_gradients"]

@@ -222,11 +222,14 @@ class FidelityReport:
 
 
 def _claims_that_broke(rows: tuple[FidelityRow, ...]) -> str:
-    lines = [
-        f"  {row.rule}, {row.parameter}, {row.steps} steps: off by {row.claim_error:.2g} of {row.yardstick} ({row.why})"
-        for row in rows
-    ]
-    return "\n".join([f"{len(rows)} BROKEN CLAIM(S): reported as exact, and different from the yardstick", *lines])
+    found: dict[tuple[str, str], list[FidelityRow]] = {}
+    for row in rows:
+        found.setdefault((row.rule, row.parameter), []).append(row)
+    lines = [f"{len(found)} BROKEN CLAIM(S): reported as exact, and different from the yardstick"]
+    for (rule, parameter), same in found.items():
+        errors = ", ".join(f"{row.claim_error:.2g} at T = {row.steps}" for row in same)
+        lines.append(f"  {rule}, {parameter}: off by {errors} from {same[0].yardstick} ({same[0].why})")
+    return "\n".join(lines)
 
 
 def _mark(row: FidelityRow | None) -> str:

@@ -7,6 +7,7 @@ as before afterwards.
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,22 @@ from snnlearn.nn.block import ETBlock
 from snnlearn.nn.state import stashed_state
 from snnlearn.rules.attach import CUT_ALL, CUT_LATER, FULL, attach
 from snnlearn.rules.bptt import BPTT
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Edges between steps that a yardstick cuts: those of `blocks` (none, later, all), and recurrent ones where asked.
+
+    >>> Cut("later").recurrent
+    False
+    """
+
+    blocks: str
+    recurrent: bool = False
+
+
+CUTS: dict[str, Cut] = {FULL: Cut("none"), CUT_ALL: Cut("all"), CUT_LATER: Cut("later")}
+"""Every yardstick that a claim can be checked against, by its name in a report; any other name is not checked."""
 
 
 class Problem:
@@ -74,14 +91,12 @@ class Problem:
         """Names of the parameters that require a gradient."""
         return [name for name, parameter in self.net.named_parameters() if parameter.requires_grad]
 
-    def prefix(self, steps: int) -> "Problem | None":
-        """Return the same with the first `steps` steps of the batch; None where none of them has a target."""
+    def prefix(self, steps: int) -> "Problem":
+        """Return the same with the first `steps` steps of the batch."""
         part = copy.copy(self)
         part.x, part.steps = self.x[:steps], steps
         if self.per_step_target:
             part.y = self.y[:steps]
-            if not isinstance(part.y, Tensor) and all(target is None for target in part.y):
-                return None
         return part
 
     @contextmanager
@@ -129,43 +144,37 @@ class Yardsticks:
         self.problem = problem
         self.net, self.aliases = _untied(problem.net)
         attach(self.net, BPTT())
-        self._found: dict[tuple[str | tuple[str, ...], bool], dict[str, Tensor]] = {}
+        self._found: dict[tuple[str | tuple[str, ...], bool, bool], dict[str, Tensor]] = {}
 
     @property
     def full(self) -> dict[str, Tensor]:
         """BPTT's gradient of every parameter that requires one."""
-        gradients = self._gradients((), False)
-        return {name: self._sum(name, gradients) for name in self.aliases}
+        gradients = self._gradients((), False, False)
+        return {name: torch.stack([gradients[part] for part in parts]).sum(0) for name, parts in self.aliases.items()}
 
     def named(self, parameter: str, yardstick: str, online: bool) -> Tensor | None:
         """Return the gradient of `parameter` by `yardstick`, or None where that name says nothing here.
 
         `online` takes the running mean of a `SequenceLoss` as online rules do: what came before as a constant.
         """
-        if yardstick == FULL:
-            return self._sum(parameter, self._gradients((), online))
-        if yardstick == CUT_ALL:
-            return self._sum(parameter, self._gradients("all", online))
-        if yardstick != CUT_LATER:
+        cut = CUTS.get(yardstick)
+        if cut is None or parameter not in self.aliases:
             return None
         parts = []
         for alias in self.aliases[parameter]:
-            cut = _carriers_beyond(self.net, alias)
-            if cut is None:
+            named = _carriers_beyond(self.net, alias) if cut.blocks == "later" else "all" if cut.blocks == "all" else ()
+            if named is None:
                 return None
-            parts.append(self._gradients(cut, online)[alias])
+            parts.append(self._gradients(named, cut.recurrent, online)[alias])
         return torch.stack(parts).sum(0)
 
-    def _sum(self, parameter: str, gradients: dict[str, Tensor]) -> Tensor:
-        return torch.stack([gradients[alias] for alias in self.aliases[parameter]]).sum(0)
-
-    def _gradients(self, cut: str | tuple[str, ...], cut_mean: bool) -> dict[str, Tensor]:
-        key = (cut, cut_mean)
+    def _gradients(self, cut: str | tuple[str, ...], recurrent: bool, mean: bool) -> dict[str, Tensor]:
+        key = (cut, recurrent, mean)
         if key not in self._found:
             problem = self.problem
             with problem.drawing():
                 self._found[key] = bptt_gradients(
-                    self.net, problem.x, problem.y, problem.loss, cut, problem.per_step_target, cut_mean=cut_mean
+                    self.net, problem.x, problem.y, problem.loss, cut, problem.per_step_target, recurrent, mean
                 )
         return self._found[key]
 
@@ -214,4 +223,4 @@ def _carriers_beyond(net: nn.Module, parameter: str) -> tuple[str, ...] | None:
     return tuple(name for name, module in found if isinstance(module, CARRIERS) and id(module) not in own)
 
 
-__all__ = ["Problem", "Yardsticks", "innermost", "working_copy"]
+__all__ = ["CUTS", "Cut", "Problem", "Yardsticks", "innermost", "working_copy"]
