@@ -190,17 +190,17 @@ def _check(
     if reference is None:
         return UNCHECKED, None
     error = compare(gradient, reference, floor).error
-    if error is None:
-        return EMPTY, None
     if bound is None:
         return UNCHECKED, error
+    if error is None:
+        return EMPTY, None
     return (HOLDS if error <= bound else BROKEN), error
 
 
 def _named(rules: Iterable[LearningRule]) -> dict[str, LearningRule]:
     """Return the rules by name; of several with one name the later ones are numbered."""
     if isinstance(rules, LearningRule):
-        raise TypeError(f"rules is one rule, {rules.name}: pass several or a list of one; write rules=[{rules.name}()]")
+        raise TypeError(f"rules is one rule, {rules.name}: pass several or a list of one; write rules=[rule]")
     named: dict[str, LearningRule] = {}
     for rule in rules:
         if not isinstance(rule, LearningRule):

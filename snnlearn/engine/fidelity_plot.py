@@ -1,6 +1,7 @@
 """The picture of a fidelity report; matplotlib is loaded when one is drawn, and not before."""
 
 import importlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,9 +14,10 @@ def draw_heat_map(
     marks: Sequence[Sequence[str]],
     title: str,
 ) -> None:
-    """Draw `values` in [-1, 1] as colours, `marks` written into them, to the file `path`; None is grey.
+    """Draw cosines as colours, by their angle, with `marks` written into them, to the file `path`; None is grey.
 
-    `values` and `marks` [rows][columns]; the folder is made. Raises ImportError where matplotlib is missing.
+    `values` (cosines) and `marks` [rows][columns]; the folder is made. The angle tells figures near 1 apart, where the
+    cosine is flat; 90 degrees and more have one colour. Raises ImportError where matplotlib is missing.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "map.png"
@@ -33,17 +35,16 @@ def draw_heat_map(
     figure = figures.Figure(figsize=(2.5 + 1.1 * len(columns), 1.6 + 0.42 * len(rows)), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     axes.set_facecolor("0.85")
-    numbers = [[float("nan") if value is None else value for value in line] for line in values]
-    image = axes.imshow(numbers, vmin=-1.0, vmax=1.0, cmap="RdBu", aspect="auto")
+    angles = [[math.nan if value is None else math.degrees(math.acos(value)) for value in line] for line in values]
+    image = axes.imshow(angles, vmin=0.0, vmax=90.0, cmap="viridis_r", aspect="auto")
     axes.set_xticks(range(len(columns)), labels=list(columns), fontsize=7)
     axes.set_yticks(range(len(rows)), labels=list(rows), fontsize=7)
     for row, line in enumerate(marks):
         for column, mark in enumerate(line):
-            value = values[row][column]
-            shade = "white" if value is not None and abs(value) > 0.7 else "black"
+            shade = "white" if angles[row][column] > 40 else "black"
             axes.text(column, row, mark, ha="center", va="center", fontsize=7, color=shade)
     axes.set_title(title, fontsize=9)
-    figure.colorbar(image, ax=axes, shrink=0.8)
+    figure.colorbar(image, ax=axes, extend="max", label="angle (degrees)")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
