@@ -104,7 +104,9 @@ class Problem:
         """Draw the same random numbers in every run, and put torch's generators back afterwards."""
         devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
         with torch.random.fork_rng(devices):
-            torch.manual_seed(self.seed)
+            torch.default_generator.manual_seed(self.seed)  # torch.manual_seed also queues work for absent devices
+            if devices:
+                torch.cuda.manual_seed_all(self.seed)
             yield
 
 
