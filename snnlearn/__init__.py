@@ -47,12 +47,15 @@ from snnlearn.nn import (
     ETRecurrent,
     Neuron,
     Readout,
+    SignalError,
     StaleTraceError,
     StateShapeError,
     TimeConstantDropout,
     TraceBuffer,
     WeightStandardizedETConv2d,
     reset,
+    show_reward,
+    show_target,
 )
 from snnlearn.rules import (
     BPTT,
@@ -109,6 +112,7 @@ __all__ = [
     "SequenceLoss",
     "SequenceResult",
     "Sigmoid",
+    "SignalError",
     "StaleTraceError",
     "StateShapeError",
     "Surrogate",
@@ -123,5 +127,7 @@ __all__ = [
     "fidelity",
     "record_phases",
     "reset",
+    "show_reward",
+    "show_target",
     "surrogate_bias",
 ]

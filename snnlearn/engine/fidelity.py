@@ -5,6 +5,7 @@ optimizer at the end, the mean over the counted steps, is written down instead. 
 unrolled sequence. Both start from fresh state, draw the same random numbers and compute in float64.
 """
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,9 +31,9 @@ from snnlearn.engine.losses import SequenceLoss, StepLoss
 from snnlearn.engine.yardsticks import Problem, Yardsticks, innermost, working_copy
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.neuron import Neuron
-from snnlearn.rules.attach import attach
-from snnlearn.rules.axes import LearningRule, RuleChoiceError
-from snnlearn.rules.bptt import BPTT
+from snnlearn.nn.signal_hub import SignalError
+from snnlearn.rules.axes import LearningRule
+from snnlearn.rules.legality import RuleChoiceError
 from snnlearn.rules.report import AttachReport, ReportRow
 
 log = logging.getLogger("snnlearn.engine")
@@ -64,8 +65,8 @@ def fidelity(
     `progress` is told how far it is every few seconds (None: the log). `net` is left as it was: state, mode, rule,
     `.grad`, buffers and torch's random state. BPTT's memory grows with T.
 
-    Raises BrokenClaimError, RuleChoiceError where the network refuses every rule, ValueError or TypeError for a wrong
-    argument.
+    Raises BrokenClaimError, RuleChoiceError or SignalError where no rule can be measured, ValueError or TypeError for
+    a wrong argument.
 
     >>> from snnlearn import LI, OTTT, SLTT, ETLinear
     >>> net = nn.Sequential(ETBlock(ETLinear(3, 2), LI(tau=4.0)))
@@ -82,14 +83,14 @@ def fidelity(
     layers, pace = _layers(problem), Pace(len(named) * sum(chosen), progress or log.info)
     rows: list[FidelityRow] = []
     notes: dict[str, None] = dict.fromkeys(_notes_on(loss))
-    refused: dict[str, RuleChoiceError] = {}
+    refused: dict[str, RuleChoiceError | SignalError] = {}
     for steps in chosen:
         part = problem.prefix(steps)
         yardsticks = Yardsticks(part)
         for name, rule in named.items():
             try:
                 rows += _rows(name, rule, part, yardsticks, layers)
-            except RuleChoiceError as error:
+            except (RuleChoiceError, SignalError) as error:
                 refused[name] = error
             except NothingCountsError:
                 if steps == problem.steps:
@@ -100,6 +101,11 @@ def fidelity(
         raise next(iter(refused.values()))
     notes |= {f"{name} was not measured: {error}": None for name, error in refused.items()}
     notes |= dict.fromkeys(_rate_notes(rows))
+    notes |= {
+        f"{name} learns at some steps alone: its figures are those steps', its claims are checked with all": None
+        for name, rule in named.items()
+        if rule.learn_on != "all"
+    }
     order = {name: place for place, name in enumerate(named)}
     rows.sort(key=lambda row: (order[row.rule], row.steps))
     precision = str(next(problem.net.parameters()).dtype).removeprefix("torch.")
@@ -144,6 +150,7 @@ def rule_gradients(problem: Problem, rule: LearningRule) -> tuple[dict[str, Tens
     net = working_copy(problem.net, None)
     recorder = _Recorder(net)
     learner = OnlineLearner(net, rule, problem.loss, recorder)
+    _put_back(net, problem.brought)
     with problem.drawing(), torch.enable_grad():
         result = learner.learn(problem.x, problem.y, problem.per_step_target)
     if result.updates == 0:
@@ -154,6 +161,13 @@ def rule_gradients(problem: Problem, rule: LearningRule) -> tuple[dict[str, Tens
     return recorder.seen, learner.report, result.firing_rates
 
 
+def _put_back(net: nn.Module, brought: dict[str, Tensor]) -> None:
+    """Give `net`, if it has come by the same parts by its rule, the values that they had in the network measured."""
+    values = net.state_dict()
+    if all(name in values and values[name].shape == value.shape for name, value in brought.items()):
+        net.load_state_dict(brought, strict=False)
+
+
 def _rows(
     name: str, rule: LearningRule, problem: Problem, yardsticks: Yardsticks, layers: dict[str, tuple[str, int]]
 ) -> list[FidelityRow]:
@@ -161,13 +175,16 @@ def _rows(
     full = yardsticks.full
     floor = gradient_floor(gradients, full)
     claims = {row.parameter: row for row in report}
+    judged = gradients
+    if rule.learn_on != "all":  # a claim is about the steps that learn
+        judged, _, _ = rule_gradients(problem, dataclasses.replace(rule, learn_on="all", learn_steps=None))
     rows = []
-    for parameter in dict.fromkeys([*full, *gradients]):
-        reference = full[parameter] if parameter in full else torch.zeros_like(gradients[parameter])
+    for parameter, reference in full.items():
         gradient = gradients[parameter] if parameter in gradients else torch.zeros_like(reference)
         claimed = claims.get(parameter, ReportRow(parameter, "none", False, "none", "the report has no row for it"))
-        layer, depth = layers.get(parameter, (parameter, len(layers) + 1))
-        state, error = _check(claimed, gradient, yardsticks, rule.online, floor)
+        layer, depth = layers[parameter]
+        subject = judged[parameter] if parameter in judged else torch.zeros_like(reference)
+        state, error = _check(claimed, subject, yardsticks, rule.online, floor)
         agreement = compare(gradient, reference, floor)
         rate = rates.get(layer)
         rows.append(
@@ -224,7 +241,6 @@ def _lengths(lengths: Sequence[int] | None, steps: int) -> list[int]:
 def _layers(problem: Problem) -> dict[str, tuple[str, int]]:
     """Map each parameter to its layer, a block where there is one, and the layer's place in the order of execution."""
     net = working_copy(problem.net, None)
-    attach(net, BPTT())
     modules = dict(net.named_modules())
     home = {}
     for parameter in problem.learned:

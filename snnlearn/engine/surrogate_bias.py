@@ -45,8 +45,6 @@ from snnlearn.engine.yardsticks import Problem, working_copy
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.state import reset
-from snnlearn.rules.attach import attach
-from snnlearn.rules.bptt import BPTT
 
 CHECK_DIRECTIONS, CHECK_SIGMA = 8, 1e-5
 """Directions, and the size of the step along them, of the check on the smoothed network."""
@@ -81,7 +79,6 @@ def surrogate_bias(
     (1.0, 1.0)
     """
     problem = Problem(net, batch, loss, per_step_target, dtype, seed)
-    attach(problem.net, BPTT())
     if not problem.learned:
         raise ValueError("no parameter of this network requires a gradient, so there is none to compare")
     _check_arguments(pairs, sigma, len(problem.learned))
@@ -248,7 +245,6 @@ def _check_machinery(problem: Problem) -> tuple[float | None, str]:
             if hasattr(neuron, "detach_reset"):
                 neuron.detach_reset = False
     double = Problem(net, (problem.x, problem.y), problem.loss, problem.per_step_target, torch.float64, problem.seed)
-    attach(double.net, BPTT())
     walk = _Walk(double, double.net, _surrogate_gradients(double, double.net))
     d, a = walk.sample(CHECK_DIRECTIONS, CHECK_SIGMA, Pace(CHECK_DIRECTIONS, lambda _: None))
     predicted = a @ torch.tensor(list(walk.sizes.values()), dtype=torch.float64)

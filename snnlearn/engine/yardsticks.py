@@ -7,7 +7,6 @@ as before afterwards.
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,24 +17,16 @@ from snnlearn.engine.oracle import CARRIERS, bptt_gradients
 from snnlearn.engine.sequence import map_outputs
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.state import stashed_state
-from snnlearn.rules.attach import CUT_ALL, CUT_LATER, FULL, attach
+from snnlearn.rules.attach import attach
 from snnlearn.rules.bptt import BPTT
+from snnlearn.rules.wiring import places_of
+from snnlearn.rules.yardsticks import CUT_ALL, CUT_BEYOND, CUT_LATER, FULL, RECURRENT_CUT
 
+CUTS = {FULL: "none", CUT_ALL: "all", CUT_LATER: "later", CUT_BEYOND: "beyond"}
+"""Every yardstick that a claim can be checked against, by its name in a report, and the blocks that it cuts.
 
-@dataclass(frozen=True)
-class Cut:
-    """Edges between steps that a yardstick cuts: those of `blocks` (none, later, all), and recurrent ones where asked.
-
-    >>> Cut("later").recurrent
-    False
-    """
-
-    blocks: str
-    recurrent: bool = False
-
-
-CUTS: dict[str, Cut] = {FULL: Cut("none"), CUT_ALL: Cut("all"), CUT_LATER: Cut("later")}
-"""Every yardstick that a claim can be checked against, by its name in a report; any other name is not checked."""
+Each may end in `RECURRENT_CUT`. Any other name is not checked.
+"""
 
 
 class Problem:
@@ -74,6 +65,7 @@ class Problem:
         self.x = cast(x) if isinstance(x, Tensor) else [cast(x_t) for x_t in x]
         self.y = map_outputs(cast, list(y) if per_step_target and not isinstance(y, Tensor) else y)
         self.net, self.per_step_target, self.dtype, self.seed = working_copy(net, dtype), per_step_target, dtype, seed
+        self.brought = _stripped(self.net)
         self.loss = loss
         if isinstance(loss, nn.Module):
             self.loss = working_copy(loss, dtype)
@@ -108,6 +100,13 @@ class Problem:
             if devices:
                 torch.cuda.manual_seed_all(self.seed)
             yield
+
+
+def _stripped(net: nn.Module) -> dict[str, Tensor]:
+    """Take the rule off `net`, and return what it had brought with it: feedback, the weights of local readouts."""
+    before = net.state_dict()
+    attach(net, BPTT())
+    return {name: value for name, value in before.items() if name not in net.state_dict()}
 
 
 def working_copy(net: nn.Module, dtype: torch.dtype | None) -> nn.Module:
@@ -145,7 +144,6 @@ class Yardsticks:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.net, self.aliases = _untied(problem.net)
-        attach(self.net, BPTT())
         self._found: dict[tuple[str | tuple[str, ...], bool, bool], dict[str, Tensor]] = {}
 
     @property
@@ -159,15 +157,19 @@ class Yardsticks:
 
         `online` takes the running mean of a `SequenceLoss` as online rules do: what came before as a constant.
         """
-        cut = CUTS.get(yardstick)
+        recurrent = yardstick.endswith(RECURRENT_CUT)
+        cut = CUTS.get(yardstick.removesuffix(RECURRENT_CUT))
         if cut is None or parameter not in self.aliases:
             return None
         parts = []
         for alias in self.aliases[parameter]:
-            named = _carriers_beyond(self.net, alias) if cut.blocks == "later" else "all" if cut.blocks == "all" else ()
+            if cut in ("none", "all"):
+                named: str | tuple[str, ...] | None = "all" if cut == "all" else ()
+            else:
+                named = _carriers_beyond(self.net, alias, with_next=cut == "beyond")
             if named is None:
                 return None
-            parts.append(self._gradients(named, cut.recurrent, online)[alias])
+            parts.append(self._gradients(named, recurrent, online)[alias])
         return torch.stack(parts).sum(0)
 
     def _gradients(self, cut: str | tuple[str, ...], recurrent: bool, mean: bool) -> dict[str, Tensor]:
@@ -212,17 +214,22 @@ def innermost(net: nn.Module, name: str, kinds: type | tuple[type, ...]) -> str 
     return next((place for place in names if isinstance(net.get_submodule(place), kinds)), None)
 
 
-def _carriers_beyond(net: nn.Module, parameter: str) -> tuple[str, ...] | None:
-    """Return what carries state outside the block of `parameter`: what a cut of the later blocks means for it.
+def _carriers_beyond(net: nn.Module, parameter: str, with_next: bool) -> tuple[str, ...] | None:
+    """Return what carries state outside the block of `parameter`, or outside it and the next: what a cut means for it.
 
-    Nothing goes back from a parameter to the blocks before its own, so cutting those too changes nothing.
+    Nothing goes back from a parameter to the blocks before its own, so cutting those too changes nothing. None for a
+    parameter outside any block.
     """
-    block = innermost(net, parameter, ETBlock)
-    if block is None:
+    name = innermost(net, parameter, ETBlock)
+    if name is None:
         return None
-    own = {id(module) for module in net.get_submodule(block).modules()}
+    block = net.get_submodule(name)
+    kept = [block]
+    if with_next:
+        kept += [place.next for place in places_of(net) if place.block is block and place.next is not None]
+    own = {id(module) for one in kept for module in one.modules()}
     found: Iterable[tuple[str, nn.Module]] = net.named_modules()
     return tuple(name for name, module in found if isinstance(module, CARRIERS) and id(module) not in own)
 
 
-__all__ = ["CUTS", "Cut", "Problem", "Yardsticks", "innermost", "working_copy"]
+__all__ = ["CUTS", "Problem", "Yardsticks", "innermost", "working_copy"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from snnlearn.rules.attach import attach
-from snnlearn.rules.axes import BUILT, CHOICES, LearningRule, RuleChoiceError
+from snnlearn.rules.axes import CHOICES, LearningRule, LocalHead, NoiseEstimate, RateTarget, RuleChoiceError
 from snnlearn.rules.bptt import BPTT
 from snnlearn.rules.drtrl import DRTRL
 from snnlearn.rules.ottt import OTTT
@@ -15,7 +15,6 @@ RULES: dict[str, Callable[[], LearningRule]] = {"sltt": SLTT, "ottt": OTTT, "drt
 
 __all__ = [
     "BPTT",
-    "BUILT",
     "CHOICES",
     "DRTRL",
     "OTTT",
@@ -23,6 +22,9 @@ __all__ = [
     "SLTT",
     "AttachReport",
     "LearningRule",
+    "LocalHead",
+    "NoiseEstimate",
+    "RateTarget",
     "ReportRow",
     "RuleChoiceError",
     "attach",

@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,9 @@ from snnlearn import (
     ETBlock,
     ETConv2d,
     ETLinear,
+    ETRecurrent,
     FidelityReport,
+    LearningRule,
     OnlineLearner,
     Readout,
     ReportRow,
@@ -41,7 +44,8 @@ from snnlearn import (
 from snnlearn.engine import fidelity_plot
 from snnlearn.engine.agreement import BOUNDS, compare
 from snnlearn.engine.fidelity_report import COLUMNS
-from snnlearn.rules.attach import FULL
+from snnlearn.engine.yardsticks import Problem, Yardsticks
+from snnlearn.rules.yardsticks import CUT_BEYOND, CUT_LATER, FULL, RECURRENT_CUT
 
 NAMES = ["0.connection.weight", "0.connection.bias", "1.connection.weight", "1.connection.bias"]
 NAMES += ["2.connection.weight", "2.connection.bias"]
@@ -305,6 +309,69 @@ def test_a_refused_rule_is_named_and_the_others_are_measured() -> None:
     assert any(note.startswith("D-RTRL was not measured: ") for note in report.notes)
     with pytest.raises(RuleChoiceError, match="ETConv2d"):
         fidelity(net, batch, [DRTRL()])
+
+
+def filtered(title: str, **options: Any) -> LearningRule:
+    return LearningRule(transition="local", storage="synaptic", title=title, **options)
+
+
+def test_yardsticks_of_filters_and_of_recurrent_spikes() -> None:
+    """OTPE is exact with the edges from the second block above on cut, and not with fewer cut or more."""
+    net, x, y = problem(mlp(lambda: LIF(decay=0.7), sizes=(7, 9, 8, 8)), sequence(7))
+    report = fidelity(net, (x, y), [filtered("OTPE", trace_filter="above"), DRTRL()], lengths=[10])
+    row = report.row("OTPE", NAMES[0])
+    assert (row.claim, row.yardstick) == ("holds", CUT_BEYOND)
+    assert 1e-4 < row.agreement.error < report.row("D-RTRL", NAMES[0]).agreement.error
+    recurrent = nn.Sequential(ETBlock(ETRecurrent(7, 9), LIF(decay=0.7)), ETBlock(ETLinear(9, 3), LI())).double()
+    net, x, y = problem(recurrent, sequence(7))
+    report = fidelity(net, (x, y), [SLTT(), OTTT(), DRTRL()], lengths=[10])
+    assert {row.claim for row in report} == {"holds"}
+    row = report.row("D-RTRL", "0.connection.recurrent_weight")
+    assert row.yardstick == CUT_LATER + RECURRENT_CUT
+    assert row.agreement.error > 1e-3
+    yardsticks = Yardsticks(Problem(net, (x, y), F.cross_entropy, False, torch.float64))
+    whole, cut = (yardsticks.named("0.connection.weight", CUT_LATER + end, True) for end in ("", RECURRENT_CUT))
+    assert compare(whole, cut).error > 1e-3  # the cut cuts
+
+
+def test_signals_other_than_spatial(case: Case) -> None:
+    """Rows that claim nothing show their figure; a rule that needs a reward is named; the target reaches its rule."""
+    rules = [filtered(name, signal=name) for name in ("random", "target", "adaptive", "reward")]
+    report = fidelity(*case, rules, lengths=[10])
+    assert report.rules == ("random", "target", "adaptive")
+    assert any(note.startswith("reward was not measured") for note in report.notes)
+    for rule in report.rules:
+        row = report.row(rule, NAMES[0])
+        assert row.claim == "approximate"
+        assert abs(row.agreement.cosine) < 0.99
+        assert report.row(rule, NAMES[4]).claim == "holds"
+        assert {row.parameter for row in report if row.rule == rule} == set(NAMES)  # not what the rule has brought
+
+
+def test_a_learned_broadcast_is_measured_as_it_is(case: Case) -> None:
+    """What a rule has brought and learned in the network measured counts, not a fresh draw of it."""
+    net, batch = case
+    rule = filtered("adaptive", signal="adaptive")
+    fresh = fidelity(net, batch, [rule], lengths=[10])
+    rule.attach(net)
+    assert fidelity(net, batch, [rule], lengths=[10]).rows == fresh.rows
+    feedback = dict(net.named_parameters())["0.signal.feedback"]
+    with torch.no_grad():
+        feedback.mul_(-1)
+    turned = fidelity(net, batch, [rule], lengths=[10]).row("adaptive", NAMES[0]).agreement
+    assert turned.cosine == pytest.approx(-fresh.row("adaptive", NAMES[0]).agreement.cosine, abs=1e-9)
+    assert dict(net.named_parameters())["0.signal.feedback"] is feedback
+
+
+def test_a_rule_of_some_steps_is_checked_with_all(case: Case) -> None:
+    rule = LearningRule(transition="none", storage="none", learn_on="last", learn_steps=3, title="SLTT-3")
+    net, (x, y) = case
+    report = fidelity(net, (x, y), [rule, SLTT()], lengths=[10])
+    assert {row.claim for row in report} == {"holds"}
+    assert any("SLTT-3 learns at some steps alone" in note for note in report.notes)
+    mine = by_hand.bptt(hand_weights(net), x, y, 0.7, (1, 2))
+    assert report.row("SLTT", NAMES[0]).agreement.norm == pytest.approx(float(mine[0].norm()), rel=1e-10)
+    assert report.row("SLTT-3", NAMES[0]).agreement.norm < 0.9 * float(mine[0].norm())
 
 
 def test_two_rules_of_one_name_are_told_apart(case: Case) -> None:

@@ -10,7 +10,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from snnlearn import OnlineLearner, fidelity
-from snnlearn.rules.attach import FULL
+from snnlearn.rules.yardsticks import FULL
 from snnlearn.training import Trainer
 
 MakeTrainer = Callable[..., Trainer]
