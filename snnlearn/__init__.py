@@ -5,6 +5,10 @@ scripts -> config -> training -> engine -> rules -> nn -> functional -> kernels;
 """
 
 from snnlearn.engine import (
+    BiasRow,
+    BrokenClaimError,
+    FidelityReport,
+    FidelityRow,
     NonFiniteError,
     OnlineLearner,
     Phase,
@@ -12,8 +16,11 @@ from snnlearn.engine import (
     Prediction,
     SequenceLoss,
     SequenceResult,
+    SurrogateBiasReport,
     bptt_gradients,
+    fidelity,
     record_phases,
+    surrogate_bias,
 )
 from snnlearn.functional import (
     SURROGATES,
@@ -78,6 +85,8 @@ __all__ = [
     "SURROGATES",
     "ArcTan",
     "AttachReport",
+    "BiasRow",
+    "BrokenClaimError",
     "CubaLIF",
     "ETBlock",
     "ETConv1d",
@@ -85,6 +94,8 @@ __all__ = [
     "ETLinear",
     "ETRecurrent",
     "FastSigmoid",
+    "FidelityReport",
+    "FidelityRow",
     "Gaussian",
     "LearningRule",
     "MultiGaussian",
@@ -105,6 +116,7 @@ __all__ = [
     "StaleTraceError",
     "StateShapeError",
     "Surrogate",
+    "SurrogateBiasReport",
     "TimeConstantDropout",
     "TraceBuffer",
     "Triangle",
@@ -112,8 +124,10 @@ __all__ = [
     "attach",
     "bptt_gradients",
     "et_linear",
+    "fidelity",
     "record_phases",
     "reset",
     "show_reward",
     "show_target",
+    "surrogate_bias",
 ]

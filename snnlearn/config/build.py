@@ -220,6 +220,7 @@ def build_trainer(config: Config, folder: Path) -> Trainer:
             nonfinite=options.nonfinite,
             progress=config.logger.progress,
             tensorboard=config.logger.tensorboard,
+            fidelity_every=config.logger.fidelity_every,
         ),
         scheduler=build_scheduler(config, learner.optimizer),
         device=device,

@@ -153,6 +153,11 @@ class LoggerConfig:
 
     tensorboard: bool = knob("write TensorBoard curves")
     log_every: int = knob("batches between two lines of metrics", unit="batches", at_least=1)
+    fidelity_every: int | None = knob(
+        "compare the rule's gradient with BPTT's on a small batch every so many epochs; null: never",
+        unit="epochs",
+        at_least=1,
+    )
     progress: Literal["auto", "bar", "lines"] = knob("progress bar or plain lines; auto: a bar on a terminal")
 
 

@@ -18,6 +18,7 @@ from snnlearn.training.batches import Batches, Targets
 from snnlearn.training.board import Board
 from snnlearn.training.checkpoint import FOLDER, load_checkpoint, random_states, restore_random_states, save_checkpoint
 from snnlearn.training.errors import Interrupted, TrainingError
+from snnlearn.training.fidelity_watch import FidelityWatch
 from snnlearn.training.interrupt import StopRequest
 from snnlearn.training.metrics import MetricLog, Running
 from snnlearn.training.progress import Progress, ProgressKind, make_progress
@@ -34,7 +35,8 @@ class Options:
 
     `epochs` in all (a resumed run counts those before), `log_every` and `save_every` batches between two lines
     of metrics and two checkpoints (None: at the end of an epoch only), `nonfinite` what a batch with a NaN or
-    infinite loss does, `progress` the display, `tensorboard` whether curves are written.
+    infinite loss does, `progress` the display, `tensorboard` whether curves are written, `fidelity_every` epochs
+    between two measurements of the rule against BPTT (None: never).
 
     >>> Options(epochs=3).nonfinite
     'stop'
@@ -46,6 +48,7 @@ class Options:
     nonfinite: Literal["stop", "skip"] = "stop"
     progress: ProgressKind = "auto"
     tensorboard: bool = False
+    fidelity_every: int | None = None
 
 
 @dataclass
@@ -102,6 +105,7 @@ class Trainer:
         self.metrics = MetricLog(folder / "metrics.jsonl")
         self._running = Running()
         self._watch = RateWatch()
+        self._fidelity = FidelityWatch(options.fidelity_every, train, self.device)
         self._stop = StopRequest()
         self._last: SequenceResult | None = None
 
@@ -258,6 +262,7 @@ class Trainer:
         self.metrics.write({**line, "train": train, "validation": measured, "seconds": round(place.seconds, 3)})
         board.scalars(_curves(train, measured, lr), place.step)
         self._watch.look({k: v for k, v in train["firing_rates"].items() if v is not None}, place.epoch)
+        self._measure_fidelity(board)
         self._step_scheduler()
         improved = score is not None and score > place.best
         if improved or place.best_epoch == 0:
@@ -266,6 +271,12 @@ class Trainer:
         place.epoch, place.batch, self._running = place.epoch + 1, 0, Running()
         self.save(*([self.best] if is_best else []), self.last)
         progress.line(place.step, _epoch_text(finished, self.options.epochs, train, measured))
+
+    def _measure_fidelity(self, board: Board) -> None:
+        place, found = self.position, self._fidelity.look(self.learner, self.position.epoch)
+        if found is not None:
+            self.metrics.write({"kind": "fidelity", "epoch": place.epoch, "step": place.step, **found})
+            board.scalars({f"fidelity/{name}": cosine for name, cosine in found["cosine"].items()}, place.step)
 
     def _step_scheduler(self) -> None:
         if self.scheduler is None:
