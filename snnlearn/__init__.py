@@ -49,6 +49,7 @@ from snnlearn.nn import (
 from snnlearn.rules import (
     BPTT,
     DRTRL,
+    FPTT,
     OTTT,
     RULES,
     SLTT,
@@ -65,6 +66,7 @@ __all__ = [
     "ALIF",
     "BPTT",
     "DRTRL",
+    "FPTT",
     "IF",
     "LI",
     "LIF",

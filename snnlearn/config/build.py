@@ -20,7 +20,7 @@ from snnlearn.engine import OnlineLearner, SequenceLoss
 from snnlearn.functional import SURROGATES, Surrogate
 from snnlearn.nn import ALIF, IF, LIF, CubaLIF, Neuron
 from snnlearn.nn.networks import convolutional, mlp
-from snnlearn.rules import RULES
+from snnlearn.rules import FPTT, RULES
 from snnlearn.training import Batches, Options, Trainer
 
 __all__ = ["build_dataset", "build_device", "build_learner", "build_network", "build_test", "build_trainer"]
@@ -109,8 +109,9 @@ def build_network(config: Config) -> nn.Sequential:
 def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
     """Return the learner: network, rule, loss and optimizer. Raises ConfigError where they do not go together."""
     optimizer_options = _without_name(config.optimizer)
-    clip_norm = optimizer_options.pop("clip_norm")
+    clip_norm, alpha, beta = (optimizer_options.pop(name) for name in ("clip_norm", "fptt_alpha", "fptt_beta"))
     optimizer = OPTIMIZERS[config.optimizer.name](network.parameters(), **optimizer_options)
+    optimizer = optimizer if alpha is None else FPTT(optimizer, alpha, beta)
     rule, loss = RULES[config.rule.name](), build_loss(config)
     try:
         return OnlineLearner(network, rule, loss, optimizer, update=config.trainer.update, clip_norm=clip_norm)

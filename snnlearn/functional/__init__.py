@@ -27,6 +27,7 @@ from snnlearn.functional.eligibility import (
 from snnlearn.functional.leaky_integrator import leaky_integrator_jacobian, leaky_integrator_step
 from snnlearn.functional.lif import lif_jacobian, lif_leak_transition, lif_step
 from snnlearn.functional.losses import advance_running_mean, one_hot_mean_squared_error, step_loss
+from snnlearn.functional.proximal import advance_average_, proximal_gradient
 from snnlearn.functional.surrogates import (
     SURROGATES,
     ArcTan,
@@ -78,6 +79,7 @@ __all__ = [
     "Surrogate",
     "TraceSource",
     "Triangle",
+    "advance_average_",
     "advance_leak_trace_",
     "advance_running_mean",
     "alif_jacobian",
@@ -104,6 +106,7 @@ __all__ = [
     "lif_leak_transition",
     "lif_step",
     "one_hot_mean_squared_error",
+    "proximal_gradient",
     "read_leak_trace",
     "reset_membrane",
     "reset_partials",

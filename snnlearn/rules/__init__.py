@@ -6,6 +6,7 @@ from snnlearn.rules.attach import attach
 from snnlearn.rules.axes import BUILT, CHOICES, LearningRule, RuleChoiceError
 from snnlearn.rules.bptt import BPTT
 from snnlearn.rules.drtrl import DRTRL
+from snnlearn.rules.fptt import FPTT
 from snnlearn.rules.ottt import OTTT
 from snnlearn.rules.report import AttachReport, ReportRow
 from snnlearn.rules.sltt import SLTT
@@ -18,6 +19,7 @@ __all__ = [
     "BUILT",
     "CHOICES",
     "DRTRL",
+    "FPTT",
     "OTTT",
     "RULES",
     "SLTT",

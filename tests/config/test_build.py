@@ -10,7 +10,18 @@ import torch
 from runs import composed
 from torch import nn
 
-from snnlearn import ALIF, IF, LI, LIF, CubaLIF, ETBlock, Readout, TimeConstantDropout, WeightStandardizedETConv2d
+from snnlearn import (
+    ALIF,
+    FPTT,
+    IF,
+    LI,
+    LIF,
+    CubaLIF,
+    ETBlock,
+    Readout,
+    TimeConstantDropout,
+    WeightStandardizedETConv2d,
+)
 from snnlearn.config import Config, ConfigError, load
 from snnlearn.config.build import (
     build_dataset,
@@ -103,6 +114,14 @@ def test_optimizers_and_schedules(words: list[str], kind: type) -> None:
     assert learner.optimizer.param_groups[0]["lr"] == 0.25
     assert learner.clip_norm == 2
     assert build_scheduler(config, learner.optimizer) is None
+
+
+def test_fptt_wraps_the_optimizer() -> None:
+    config = load(composed("model.hidden=4", "optimizer.fptt_alpha=0.4", "optimizer.fptt_beta=1", "trainer.update=1"))
+    learner = build_learner(config, build_network(config))
+    assert isinstance(learner.optimizer, FPTT)
+    assert type(learner.optimizer.optimizer) is torch.optim.Adam
+    assert (learner.optimizer.alpha, learner.optimizer.beta, learner.update) == (0.4, 1.0, 1)
 
 
 def rates(*words: str) -> list[float]:

@@ -105,6 +105,7 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
     [
         (["rule=bptt", "trainer.update=2"], "trainer.update"),
         (["rule=drtrl", "model=convolutional"], "rule"),
+        (["optimizer.fptt_alpha=0.2"], "trainer.update"),
         (["optimizer=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"], "optimizer.nesterov"),
         (["model=convolutional", "model.kernel_size=[3,4]"], "model.kernel_size"),
         (["model=convolutional", "model.channels=[4,4,4,4,4,4]"], "model.pool"),
@@ -124,6 +125,7 @@ def test_knobs_that_do_not_go_together(words: list[str], path: str) -> None:
         ["trainer.update=20", "loss.last_steps=20"],
         ["model=convolutional", "model.kernel_size=[3,5]"],
         ["optimizer.lr=1e-3"],
+        ["optimizer.fptt_alpha=0.2", "trainer.update=1"],
         ["trainer.resume=auto"],
     ],
 )
