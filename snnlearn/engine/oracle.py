@@ -16,7 +16,11 @@ from snnlearn.engine.losses import LossRun, StepLoss
 from snnlearn.engine.sequence import sequence_length, steps_of
 from snnlearn.nn.connection import Connection
 from snnlearn.nn.neuron import Neuron
-from snnlearn.nn.state import stashed_state
+from snnlearn.nn.recurrent import ETRecurrent
+from snnlearn.nn.state import Stateful, stashed_state
+
+CARRIERS = (Neuron, ETRecurrent)
+"""Modules that carry a graph from one step to the next."""
 
 
 def bptt_gradients(
@@ -26,28 +30,31 @@ def bptt_gradients(
     loss: StepLoss = F.cross_entropy,
     cut: Iterable[str] | str = (),
     per_step_target: bool = False,
+    cut_recurrent: bool = False,
 ) -> dict[str, Tensor]:
     """Return autograd's gradient of the sequence loss for every parameter that requires one, by name.
 
     `x` [T, B, ...] or an iterable of [B, ...]; `y` and `per_step_target` as for `OnlineLearner.learn`; the loss of
     the sequence is the mean over its counted steps. `cut` names modules whose neurons take the state of the step
-    before as a constant, or "all" for every neuron (and the loss's running mean). State, traces, buffers and
-    `.grad` of `net` stay as they were. Raises ValueError for a name in `cut` without neurons.
+    before as a constant, or "all" for every neuron (and the loss's running mean); `cut_recurrent` makes every
+    recurrent connection take the spikes of the step before as a constant, as cutting its whole block does. State,
+    traces, buffers and `.grad` of `net` stay as they were. Raises ValueError for a name in `cut` without neurons.
 
     >>> from snnlearn import ETBlock, ETLinear, LI
     >>> net = ETBlock(ETLinear(3, 2), LI())
     >>> sorted(bptt_gradients(net, torch.ones(5, 4, 3), torch.tensor([0, 1, 0, 1])))
     ['connection.bias', 'connection.weight']
     """
-    cut_neurons = _neurons_to_cut(net, cut)
+    carriers = _carriers_to_cut(net, cut)
+    if cut_recurrent:
+        carriers += [module for module in net.modules() if isinstance(module, ETRecurrent)]
     named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
     with _plain(net), torch.enable_grad():
         run = LossRun(loss, sequence_length(x), through_time=cut != "all")
         losses = []
         for x_t, target in steps_of(x, y, per_step_target):
-            for neuron in cut_neurons:
-                if neuron.state is not None:
-                    neuron.state = tuple(value.detach() for value in neuron.state)
+            for carrier in carriers:
+                _cut(carrier)
             step_loss = run.step(net(x_t), target)
             if step_loss is not None:
                 losses.append(step_loss)
@@ -58,20 +65,25 @@ def bptt_gradients(
     return {name: gradient for (name, _), gradient in zip(named, gradients, strict=True)}
 
 
-def _neurons_to_cut(net: nn.Module, cut: Iterable[str] | str) -> list[Neuron]:
+def _carriers_to_cut(net: nn.Module, cut: Iterable[str] | str) -> list[Stateful]:
     if cut == "all":
-        return [module for module in net.modules() if isinstance(module, Neuron)]
+        return [module for module in net.modules() if isinstance(module, CARRIERS)]
     if isinstance(cut, str):
         raise ValueError(f"cut={cut!r}: write 'all', or a collection of module names such as cut=[{cut!r}]")
-    neurons: list[Neuron] = []
+    carriers: list[Stateful] = []
     modules = dict(net.named_modules())
     for name in cut:
-        found = [m for m in modules[name].modules() if isinstance(m, Neuron)] if name in modules else []
+        found = [m for m in modules[name].modules() if isinstance(m, CARRIERS)] if name in modules else []
         if not found:
-            carriers = [n for n, module in modules.items() if isinstance(module, Neuron)]
-            raise ValueError(f"cut names {name!r}, which has no neuron: the network's neurons are {carriers}")
-        neurons.extend(found)
-    return neurons
+            neurons = [n for n, module in modules.items() if isinstance(module, Neuron)]
+            raise ValueError(f"cut names {name!r}, which has no neuron: the network's neurons are {neurons}")
+        carriers.extend(found)
+    return carriers
+
+
+def _cut(carrier: Stateful) -> None:
+    kept = carrier.stash()
+    carrier.restore({name: carrier._map(value, lambda t: t.detach()) for name, value in kept.items()})
 
 
 @contextmanager

@@ -54,6 +54,7 @@ from snnlearn.functional.trace import (
     flush_threshold,
     read_leak_trace,
 )
+from snnlearn.functional.weighted_map import Convolution, Dense, WeightedMap
 
 __all__ = [
     "FLUSH_BELOW",
@@ -62,7 +63,9 @@ __all__ = [
     "ArcTan",
     "Constant",
     "ConvEligibility",
+    "Convolution",
     "Decay",
+    "Dense",
     "FastSigmoid",
     "FixedTrace",
     "Flush",
@@ -79,6 +82,7 @@ __all__ = [
     "Surrogate",
     "TraceSource",
     "Triangle",
+    "WeightedMap",
     "advance_average_",
     "advance_leak_trace_",
     "advance_running_mean",

@@ -11,10 +11,11 @@ so that no step of the past is needed. The leading dimensions `...` are free: ba
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
+
+from snnlearn.functional.weighted_map import Convolution, rows_of
 
 BiasTrace = Tensor | float | None
 """The trace of a constant one: per sample, one number for all of them, or None for 1."""
@@ -109,15 +110,6 @@ def linear_gradients(ctx: Any, d: Tensor, weight: Tensor) -> tuple[Tensor | None
     return grad_x, grad_weight, grad_bias
 
 
-def rows_of(values: Float[Tensor, "*leading units"]) -> Float[Tensor, "rows units"]:
-    """Return values [..., U] as rows [N, U], so that one plain matrix product sums over all leading dimensions.
-
-    >>> rows_of(torch.zeros(2, 3, 4)).shape
-    torch.Size([6, 4])
-    """
-    return values if values.dim() == 2 else rearrange(values, "... units -> (...) units")
-
-
 def bias_gradient(
     d: Float[Tensor, "*units"], bias_trace: Float[Tensor, "..."] | float | None
 ) -> Float[Tensor, " outputs"]:
@@ -151,60 +143,38 @@ def refuse_second_order(what: str) -> None:
 
 
 class ConvEligibility(torch.autograd.Function):
-    """A convolution (1-D or 2-D) with the weight gradient of the trace, which has the input map's shape."""
+    """A convolution, transposed or not, with the weight gradient of the trace, which has the input map's shape."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        source: TraceSource,
-        stride: tuple[int, ...],
-        padding: tuple[int, ...],
-        dilation: tuple[int, ...],
-        groups: int,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, source: TraceSource, convolution: Convolution
     ) -> Tensor:
         """Return the plain convolution's value; keep the weight, the geometry, and the tick of the trace."""
         ctx.save_for_backward(weight)
-        ctx.source, ctx.tick, ctx.geometry = source, source.expect(), (stride, padding, dilation, groups)
+        ctx.source, ctx.tick, ctx.convolution = source, source.expect(), convolution
         ctx.x_dtype, ctx.x_shape = x.dtype, x.shape
         ctx.bias_dtype = None if bias is None else bias.dtype
-        convolve = F.conv1d if x.dim() == 3 else F.conv2d
-        return convolve(x, weight, bias, stride, padding, dilation, groups)
+        return convolution.value(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients for x, weight and bias; raise when asked for a graph of them."""
         refuse_second_order("a layer with an eligibility trace")
         (weight,) = ctx.saved_tensors
-        stride, padding, dilation, groups = ctx.geometry
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         if need_weight or need_bias:
             trace, bias_trace = ctx.source.read(ctx.tick)
         else:
             trace, bias_trace = d.new_zeros(()).expand(ctx.x_shape), None
-        wide = torch.promote_types(d.dtype, trace.dtype)
-        d = d.to(wide)
-        grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
-            d,
-            trace.to(wide),
-            weight.to(wide),
-            None,
-            stride,
-            padding,
-            dilation,
-            False,
-            [0] * len(stride),
-            groups,
-            [need_x, need_weight, False],
-        )
-        grad_bias = bias_gradient(d.movedim(1, -1), bias_trace).to(ctx.bias_dtype) if need_bias else None
+        d = d.to(torch.promote_types(d.dtype, trace.dtype))
+        grad_x, grad_weight = ctx.convolution.gradients(d, trace.to(d.dtype), weight, (need_x, need_weight))
+        grad_bias = bias_gradient(ctx.convolution.units_last(d), bias_trace).to(ctx.bias_dtype) if need_bias else None
         return (
-            grad_x.to(ctx.x_dtype) if need_x else None,
-            grad_weight.to(weight.dtype) if need_weight else None,
+            None if grad_x is None else grad_x.to(ctx.x_dtype),
+            None if grad_weight is None else grad_weight.to(weight.dtype),
             grad_bias,
-            *(None,) * 5,
+            None,
+            None,
         )
 
 
@@ -251,5 +221,4 @@ __all__ = [
     "et_linear",
     "linear_gradients",
     "refuse_second_order",
-    "rows_of",
 ]

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from snnlearn.functional.dynamics import Jacobian
-from snnlearn.functional.eligibility import refuse_second_order, rows_of
+from snnlearn.functional.eligibility import refuse_second_order
 from snnlearn.functional.trace import flush_subnormals_
+from snnlearn.functional.weighted_map import rows_of
 
 
 class DirectDerivative(NamedTuple):

@@ -16,6 +16,7 @@ from snnlearn.nn.leaky_integrator import LI
 from snnlearn.nn.lif import IF, LIF, FiringNeuron
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.phases import Phase
+from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.state import Stateful, StateShapeError, detach_state, reset, stashed_state, stateful_modules
 from snnlearn.nn.trace_buffer import StaleTraceError, TraceBuffer
 
@@ -31,6 +32,7 @@ __all__ = [
     "ETConv1d",
     "ETConv2d",
     "ETLinear",
+    "ETRecurrent",
     "FiringNeuron",
     "Neuron",
     "Phase",

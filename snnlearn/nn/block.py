@@ -66,6 +66,7 @@ class ETBlock(nn.Module):
             output = self._phase_by_phase(x)
         if self.observer is not None:
             self.observer(output)
+        self._modules["connection"].take_output(output, self.neuron.carry_graph)  # type: ignore[union-attr, operator]
         return output
 
     def _phase_by_phase(self, x: Tensor) -> Tensor:
@@ -86,7 +87,6 @@ class ETBlock(nn.Module):
 
     def _per_synapse(self, x: Tensor) -> Tensor:
         connection, neuron = self.connection, self.neuron
-        assert isinstance(connection, ETLinear)
         neuron.refuse_replicas()
         for part in (connection, neuron):
             if not _is_plain(part) or (part is neuron and type(neuron).forward is not Neuron.forward):
@@ -97,8 +97,8 @@ class ETBlock(nn.Module):
                 )
         told = self._tell if self.listener is not None else _nobody_listens
         return SynapticStep.apply(  # type: ignore[no-any-return]
-            x,
-            connection.weight,
+            connection.traced_input(x),
+            connection.effective_weight(),
             connection.bias,
             connection.trace,
             neuron.advance_linearised,

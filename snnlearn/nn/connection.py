@@ -4,6 +4,7 @@ Outside an `ETBlock`, or under a rule without a trace, each is exactly the torch
 with the same arguments and the same `state_dict` keys.
 """
 
+from itertools import takewhile
 from typing import Any, Literal, cast
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snnlearn.functional.eligibility import ConvEligibility, LinearEligibility
+from snnlearn.functional.weighted_map import Convolution, Dense, WeightedMap
 from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
@@ -56,6 +58,17 @@ class Connection(nn.Module):
         """Return what enters the weights, which is what the trace is a trace of."""
         return x
 
+    def effective_weight(self) -> Tensor:
+        """Return the weights that `weighted_map` takes, those that `traced_input` enters."""
+        return cast(Tensor, self.weight)
+
+    def weighted_map(self) -> WeightedMap:
+        """Return what the layer does to `traced_input` with `effective_weight`."""
+        raise TypeError(f"{type(self).__name__} must define weighted_map()")
+
+    def take_output(self, output: Tensor, carry_graph: bool) -> None:
+        """Take note of the neuron's output; only a recurrent connection needs it."""
+
     def advance_trace(self, x: Tensor) -> bool:
         """Take this step's input into the trace and return True, or note that the step passed without it."""
         trace = self.trace
@@ -66,6 +79,20 @@ class Connection(nn.Module):
             return True
         trace.skip()
         return False
+
+
+def is_described(connection: Connection) -> bool:
+    """Say whether `weighted_map` tells what `connection` does: no subclass replaced its forward without it.
+
+    >>> class Doubled(ETLinear):
+    ...     def forward(self, x):
+    ...         return 2 * super().forward(x)
+    >>> is_described(ETLinear(1, 1)), is_described(Doubled(1, 1))
+    (True, False)
+    """
+    kinds = list(takewhile(lambda kind: "weighted_map" not in vars(kind), type(connection).__mro__))
+    known = {"forward", "traced", "traced_input", "effective_weight"}
+    return all(known.isdisjoint(vars(kind)) for kind in kinds) and "forward" not in vars(connection)
 
 
 class ETLinear(Connection, nn.Linear):
@@ -81,6 +108,10 @@ class ETLinear(Connection, nn.Linear):
     def unit_shape(self) -> tuple[int, ...]:
         """One number per output feature."""
         return (self.out_features,)
+
+    def weighted_map(self) -> WeightedMap:
+        """Return the matrix product."""
+        return Dense()
 
     def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
         """Return x W^T + b."""
@@ -123,17 +154,14 @@ class ConvConnection(Connection):
 
     def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
         """Return the convolution with a weight gradient read from `trace`."""
-        padding = self.padding if self._pads_itself() else (0,) * len(self.stride)
         return ConvEligibility.apply(  # type: ignore[no-any-return]
-            self.traced_input(x),
-            self.effective_weight(),
-            self.bias,
-            trace,
-            self.stride,
-            padding,
-            self.dilation,
-            self.groups,
+            self.traced_input(x), self.effective_weight(), self.bias, trace, self.weighted_map()
         )
+
+    def weighted_map(self) -> Convolution:
+        """Return the convolution of the padded input."""
+        padding = self.padding if self._pads_itself() else (0,) * len(self.stride)
+        return Convolution(self.stride, cast(tuple[int, ...], padding), self.dilation, self.groups)
 
     def _pads_itself(self) -> bool:
         return self.padding_mode == "zeros" and not isinstance(self.padding, str)
@@ -234,4 +262,5 @@ __all__ = [
     "ETConv2d",
     "ETLinear",
     "WeightStandardizedETConv2d",
+    "is_described",
 ]

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from snnlearn.functional.weighted_map import Dense
 from snnlearn.nn.block import ETBlock, Readout
-from snnlearn.nn.connection import ETLinear
+from snnlearn.nn.connection import is_described
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.probe import caveats_of, leak_of, refuse_mixing
 from snnlearn.nn.state import reset
@@ -65,7 +66,7 @@ def _refuse_beyond_synapses(blocks: dict[str, ETBlock], rule: LearningRule) -> N
     """Refuse, before anything is changed, a block whose weights have no affordable per-synapse trace."""
     for name, block in blocks.items():
         where = f"block {name!r}" if name else "the block"
-        if type(block.connection) is not ETLinear:
+        if not (is_described(block.connection) and isinstance(block.connection.weighted_map(), Dense)):
             kind = type(block.connection).__name__
             raise RuleChoiceError(
                 f"{rule.name} keeps one number per synapse, and {where} is an {kind}, whose every weight has as "

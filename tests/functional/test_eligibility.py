@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from snnlearn import TraceBuffer, et_linear
-from snnlearn.functional import ConvEligibility, FixedTrace, LinearEligibility, lif_leak_transition
+from snnlearn.functional import ConvEligibility, Convolution, FixedTrace, LinearEligibility, lif_leak_transition
 
 F64 = {"dtype": torch.float64}
 
@@ -31,10 +31,10 @@ def test_gradcheck_where_the_trace_is_the_input(leading: tuple[int, ...]) -> Non
 @pytest.mark.parametrize("dims", [1, 2])
 def test_gradcheck_of_convolutions_where_the_trace_is_the_input(dims: int, groups: int) -> None:
     x, weight, bias = make(2, 2, *(6, 5)[:dims]), make(4, 2 // groups, *(3, 2)[:dims]), make(4)
-    geometry = ((2,) * dims, (1,) * dims, (1,) * dims, groups)
+    geometry = Convolution((2,) * dims, (1,) * dims, (1,) * dims, groups)
 
     def layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return ConvEligibility.apply(x, weight, bias, FixedTrace(x), *geometry)
+        return ConvEligibility.apply(x, weight, bias, FixedTrace(x), geometry)
 
     assert torch.autograd.gradcheck(layer, (x, weight, bias))
 
@@ -58,7 +58,7 @@ def test_backward_reads_the_trace_and_nothing_else(leading: tuple[int, ...], dev
 def test_convolution_reads_the_trace(device: torch.device) -> None:
     x, weight, bias = (t.detach().to(device).requires_grad_() for t in (make(2, 3, 6, 5), make(4, 3, 3, 2), make(4)))
     trace, c = torch.randn(2, 3, 6, 5, **F64, device=device), torch.rand(2, **F64, device=device) + 1
-    y = ConvEligibility.apply(x, weight, bias, FixedTrace(trace, c), (2, 1), (1, 0), (1, 2), 1)
+    y = ConvEligibility.apply(x, weight, bias, FixedTrace(trace, c), Convolution((2, 1), (1, 0), (1, 2), 1))
     torch.testing.assert_close(y, F.conv2d(x, weight, bias, (2, 1), (1, 0), (1, 2)))
     d = torch.randn_like(y)
     y.backward(d)
@@ -98,7 +98,7 @@ def test_second_order_is_refused_not_silently_zero() -> None:
     with pytest.raises(RuntimeError, match="create_graph=True reached a layer with an eligibility trace"):
         torch.autograd.grad(y.sum(), weight, create_graph=True)
     convolved = ConvEligibility.apply(
-        make(1, 1, 4), make(1, 1, 2), None, FixedTrace(make(1, 1, 4)), (1,), (0,), (1,), 1
+        make(1, 1, 4), make(1, 1, 2), None, FixedTrace(make(1, 1, 4)), Convolution((1,), (0,), (1,), 1)
     )
     with pytest.raises(RuntimeError, match="create_graph=True"):
         convolved.sum().backward(create_graph=True)
