@@ -58,6 +58,7 @@ from snnlearn.rules import (
     LearningRule,
     ReportRow,
     RuleChoiceError,
+    TruncatedBPTT,
     attach,
 )
 
@@ -106,6 +107,7 @@ __all__ = [
     "TimeConstantDropout",
     "TraceBuffer",
     "Triangle",
+    "TruncatedBPTT",
     "WeightStandardizedETConv2d",
     "attach",
     "bptt_gradients",

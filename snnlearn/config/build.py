@@ -112,7 +112,7 @@ def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
     clip_norm, alpha, beta = (optimizer_options.pop(name) for name in ("clip_norm", "fptt_alpha", "fptt_beta"))
     optimizer = OPTIMIZERS[config.optimizer.name](network.parameters(), **optimizer_options)
     optimizer = optimizer if alpha is None else FPTT(optimizer, alpha, beta)
-    rule, loss = RULES[config.rule.name](), build_loss(config)
+    rule, loss = RULES[config.rule.name](**_without_name(config.rule)), build_loss(config)
     try:
         return OnlineLearner(network, rule, loss, optimizer, update=config.trainer.update, clip_norm=clip_norm)
     except ValueError as error:

@@ -24,6 +24,9 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     update = values.get("trainer.update", "sequence")
     if values.get("rule.name") == "bptt" and update != "sequence":
         yield Problem("trainer.update", str(update), "sequence while rule is bptt, which needs the end")
+    window = values.get("rule.window")
+    if values.get("rule.name") == "tbptt" and window is not None and update != "sequence" and update % window:
+        yield Problem("trainer.update", str(update), f"sequence, or a multiple of rule.window, which is {window}")
     if values.get("rule.name") == "drtrl" and values.get("model.name") == "convolutional":
         hint = "a convolution has one eligibility per place and weight"
         yield Problem("rule", "drtrl", "ottt, sltt or bptt while model is convolutional", hint)

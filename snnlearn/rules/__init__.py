@@ -10,8 +10,15 @@ from snnlearn.rules.fptt import FPTT
 from snnlearn.rules.ottt import OTTT
 from snnlearn.rules.report import AttachReport, ReportRow
 from snnlearn.rules.sltt import SLTT
+from snnlearn.rules.tbptt import TruncatedBPTT
 
-RULES: dict[str, Callable[[], LearningRule]] = {"sltt": SLTT, "ottt": OTTT, "drtrl": DRTRL, "bptt": BPTT}
+RULES: dict[str, Callable[..., LearningRule]] = {
+    "sltt": SLTT,
+    "ottt": OTTT,
+    "drtrl": DRTRL,
+    "tbptt": TruncatedBPTT,
+    "bptt": BPTT,
+}
 """Every published rule by its configuration name."""
 
 __all__ = [
@@ -27,5 +34,6 @@ __all__ = [
     "LearningRule",
     "ReportRow",
     "RuleChoiceError",
+    "TruncatedBPTT",
     "attach",
 ]

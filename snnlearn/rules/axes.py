@@ -46,6 +46,7 @@ class LearningRule:
     through_time (no trace: autograd through the whole sequence, not online). `trace_filter` a further filter of
     the trace: none, kappa. `signal` what the trace meets: spatial (backprop at step t), or a broadcast.
     `storage` none (no trace), pre (one number per input, legal with the leak transition alone) or synaptic.
+    `window` (steps, with through_time alone) how far autograd goes back before the graph is cut; None: all the way.
     Raises RuleChoiceError for a misspelt, unbuilt or illegal choice, naming the one to change.
 
     >>> LearningRule(transition="leak", storage="pre").name
@@ -60,6 +61,7 @@ class LearningRule:
     trace_filter: str = "none"
     signal: str = "spatial"
     storage: str = "pre"
+    window: int | None = None
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -94,6 +96,7 @@ class LearningRule:
         return attach(net, self)
 
     def _check_legality(self) -> None:
+        self._check_window()
         pair = f"storage={self.storage!r} with transition={self.transition!r}"
         if self.transition in ("none", "through_time"):
             if self.storage != "none":
@@ -124,6 +127,17 @@ class LearningRule:
             raise RuleChoiceError(
                 f"signal={self.signal!r} with transition='through_time': backpropagation through time has its own "
                 f"signal; write signal='spatial', or transition='leak'"
+            )
+
+    def _check_window(self) -> None:
+        if self.window is None:
+            return
+        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1:
+            raise RuleChoiceError(f"window={self.window!r}: a whole number of steps, at least 1; write window=10")
+        if self.transition != "through_time":
+            raise RuleChoiceError(
+                f"window={self.window} with transition={self.transition!r}: only a graph that is kept through time is "
+                f"cut into windows; write transition='through_time', or window=None"
             )
 
 

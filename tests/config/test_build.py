@@ -144,11 +144,22 @@ def test_learning_rates_over_the_epochs() -> None:
 
 @pytest.mark.parametrize(
     ("word", "rule"),
-    [("rule=sltt", "SLTT"), ("rule=ottt", "OTTT"), ("rule=drtrl", "D-RTRL"), ("rule=bptt", "BPTT")],
+    [
+        ("rule=sltt", "SLTT"),
+        ("rule=ottt", "OTTT"),
+        ("rule=drtrl", "D-RTRL"),
+        ("rule=tbptt", "TBPTT"),
+        ("rule=bptt", "BPTT"),
+    ],
 )
 def test_rules_arrive(word: str, rule: str) -> None:
     config = load(composed("model.hidden=4", word))
     assert build_learner(config, build_network(config)).rule.name == rule
+
+
+def test_the_window_arrives() -> None:
+    config = load(composed("model.hidden=4", "rule=tbptt", "rule.window=7"))
+    assert build_learner(config, build_network(config)).rule.window == 7
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "mse", "mix"])
