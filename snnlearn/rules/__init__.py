@@ -7,6 +7,7 @@ from snnlearn.rules.axes import BUILT, CHOICES, LearningRule, RuleChoiceError
 from snnlearn.rules.bptt import BPTT
 from snnlearn.rules.drtrl import DRTRL
 from snnlearn.rules.fptt import FPTT
+from snnlearn.rules.hlop import HLOP
 from snnlearn.rules.ottt import OTTT
 from snnlearn.rules.report import AttachReport, ReportRow
 from snnlearn.rules.sltt import SLTT
@@ -27,6 +28,7 @@ __all__ = [
     "CHOICES",
     "DRTRL",
     "FPTT",
+    "HLOP",
     "OTTT",
     "RULES",
     "SLTT",
