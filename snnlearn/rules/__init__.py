@@ -11,6 +11,7 @@ from snnlearn.rules.hlop import HLOP
 from snnlearn.rules.ottt import OTTT
 from snnlearn.rules.report import AttachReport, ReportRow
 from snnlearn.rules.sltt import SLTT
+from snnlearn.rules.stdp import STDP, RewardSTDP
 from snnlearn.rules.tbptt import TruncatedBPTT
 
 RULES: dict[str, Callable[..., LearningRule]] = {
@@ -32,9 +33,11 @@ __all__ = [
     "OTTT",
     "RULES",
     "SLTT",
+    "STDP",
     "AttachReport",
     "LearningRule",
     "ReportRow",
+    "RewardSTDP",
     "RuleChoiceError",
     "TruncatedBPTT",
     "attach",
