@@ -14,6 +14,9 @@ from snnlearn.engine import (
     SequenceResult,
     bptt_gradients,
     record_phases,
+    rtrl_gradients,
+    snap_gradients,
+    uoro_gradients,
 )
 from snnlearn.functional import (
     SURROGATES,
@@ -120,4 +123,7 @@ __all__ = [
     "et_linear",
     "record_phases",
     "reset",
+    "rtrl_gradients",
+    "snap_gradients",
+    "uoro_gradients",
 ]
