@@ -43,12 +43,15 @@ from snnlearn.nn import (
     ETRecurrent,
     Neuron,
     Readout,
+    SignalError,
     StaleTraceError,
     StateShapeError,
     TimeConstantDropout,
     TraceBuffer,
     WeightStandardizedETConv2d,
     reset,
+    show_reward,
+    show_target,
 )
 from snnlearn.rules import (
     BPTT,
@@ -110,6 +113,7 @@ __all__ = [
     "SequenceLoss",
     "SequenceResult",
     "Sigmoid",
+    "SignalError",
     "StaleTraceError",
     "StateShapeError",
     "Surrogate",
@@ -124,6 +128,8 @@ __all__ = [
     "record_phases",
     "reset",
     "rtrl_gradients",
+    "show_reward",
+    "show_target",
     "snap_gradients",
     "uoro_gradients",
 ]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from snnlearn.engine.gathering import Gathering
 from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss
+from snnlearn.engine.schedule import chosen_steps
 from snnlearn.engine.sequence import (
     Meter,
     NonFiniteError,
@@ -23,6 +24,7 @@ from snnlearn.engine.sequence import (
 )
 from snnlearn.engine.window import Window
 from snnlearn.nn.block import ETBlock
+from snnlearn.nn.signal_hub import hubs_of
 from snnlearn.nn.state import non_finite_state, reset, stashed_state
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
 
@@ -62,9 +64,11 @@ class OnlineLearner:
         self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
         self.update, self.clip_norm = update, clip_norm
         self.report = rule.attach(net)
+        _add_signal_parameters(net, optimizer)
         self._pending = 0
         self._pending_loss: Tensor | None = None
-        self._gathering = Gathering(net)
+        self._learned = False
+        self._gathering, self._hubs = Gathering(net), hubs_of(net)
         self._run: LossRun | None = None
         self._window: Window | None = None
         self._warned: set[str] = set()
@@ -87,21 +91,25 @@ class OnlineLearner:
             reset(self.net)
         self._drop_pending()
         run, updates = self._run_for(sequence_length(x)), 0
-        self._gathering = Gathering(self.net)
+        chosen = chosen_steps(self.rule, x)
+        self._gathering, self._hubs = Gathering(self.net), hubs_of(self.net)
         with self._failing_clean(), Meter(self.net, per_step_target) as meter:
             if isinstance(x, Tensor):
                 _refuse_non_finite(x)
             for x_t, target in steps_of(x, y, per_step_target):
                 if not isinstance(x, Tensor):
                     _refuse_non_finite(x_t)
+                learns = next(chosen)
                 output, loss = self._forward(x_t, target, run)
                 meter.batch_size = x_t.shape[0]
                 meter.add(output, target, loss)
                 if loss is not None:
                     self._pending, self._pending_loss = self._pending + 1, meter.loss
-                    if self._window is None:
-                        with self._gathering:
-                            loss.backward()
+                    if learns:
+                        self._learned = True
+                        if self._window is None:
+                            with self._gathering:
+                                loss.backward()
                 if self._may_update(loss) and isinstance(self.update, int) and self._pending >= self.update:
                     updates += self._apply()
             if self._window is not None:
@@ -112,11 +120,12 @@ class OnlineLearner:
                 self._refuse_non_finite_state()
         return meter.result(gradient_norm=self.gradient_norm, updates=updates, trace_norms=self._trace_norms())
 
-    def step(self, x_t: Tensor, y_t: Any = None) -> Any:
+    def step(self, x_t: Tensor, y_t: Any = None, reward: Tensor | float | None = None) -> Any:
         """Take one step of a stream and return the output [B, ...]; learn where a target `y_t` is given.
 
-        `x_t` [B, ...]. State runs on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end;
-        under truncated BPTT learning comes where a window ends.
+        `x_t` [B, ...]; `reward` one number per sample [B], or one for all, for a rule that learns from it. State runs
+        on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end (truncated BPTT learns where a
+        window ends), and for a rule that learns from the last or from random steps of a sequence.
         """
         if not self.rule.online and self.rule.window is None:
             raise RuleChoiceError(
@@ -124,12 +133,17 @@ class OnlineLearner:
                 f"or TruncatedBPTT() to learn window by window, or call learn(x, y) on whole sequences"
             )
         _require_gradients("step")
+        learns = next(chosen_steps(self.rule, None))
         run = self._run_for(None)
         with self._failing_clean():
             _refuse_non_finite(x_t)
+            for hub in self._hubs:
+                hub.reward = None if reward is None else torch.as_tensor(reward)
             output, loss = self._forward(x_t, NO_TARGET if y_t is None else y_t, run)
             if loss is not None:
-                if self._window is None:
+                if learns:
+                    self._learned = True
+                if learns and self._window is None:
                     loss.backward()
                 self._pending += 1
                 self._pending_loss = loss.detach() if self._pending_loss is None else self._pending_loss + loss.detach()
@@ -189,6 +203,8 @@ class OnlineLearner:
                 f"one step of the input is a {type(x_t).__name__}: pass tensors; write "
                 f"torch.as_tensor(x, dtype=torch.float32)"
             )
+        for hub in self._hubs:
+            hub.target = target if isinstance(target, Tensor) else None
         output = self._output(x_t)
         if x_t.shape[0] == 0:
             self._warn_once("an empty batch (B = 0) was met; it changes no weight")
@@ -212,7 +228,10 @@ class OnlineLearner:
             ) from error
 
     def _apply(self) -> int:
-        """Scale to the mean, check, clip, step: the one place where weights change."""
+        """Scale to the mean, check, clip, step: the one place where weights change; return the number of updates."""
+        if not self._learned:
+            self._drop_pending()
+            return 0
         self._gathering.hand_over()
         parameters = self._parameters()
         gradients = [p.grad for p in parameters if p.grad is not None]
@@ -251,7 +270,7 @@ class OnlineLearner:
         return list({id(p): p for p in (*self.net.parameters(), *held)}.values())
 
     def _drop_pending(self) -> None:
-        self._pending, self._pending_loss = 0, None
+        self._pending, self._pending_loss, self._learned = 0, None, False
         self._gathering.drop()
         if self._window is not None:
             self._window.drop()
@@ -300,6 +319,15 @@ class OnlineLearner:
         finally:
             for module, training in modes.items():
                 module.training = training
+
+
+def _add_signal_parameters(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimizer the parameters that the rule itself brought: a learned broadcast, the readouts of blocks."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    signals = [m.signal for m in net.modules() if isinstance(m, ETBlock) and m.signal is not None]
+    brought = [p for signal in signals for p in signal.parameters() if id(p) not in held]
+    if brought:
+        optimizer.add_param_group({"params": brought})
 
 
 def _require_gradients(method: str) -> None:

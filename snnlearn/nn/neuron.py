@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, jacobian_of
 from snnlearn.functional.surrogates import ArcTan, Surrogate
-from snnlearn.functional.synaptic import LinearisedStep
 from snnlearn.functional.trace import flush_subnormals
+from snnlearn.functional.traced_step import LinearisedStep
 from snnlearn.nn.eager import run_eagerly
 from snnlearn.nn.probe import jacobian_at, parameter_derivatives, probe_caveats, probe_leak
 from snnlearn.nn.state import Stateful, StateShapeError

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, forward_derivative, jacobian_of
 from snnlearn.functional.surrogates import Constant, Surrogate
-from snnlearn.functional.synaptic import DirectDerivative
+from snnlearn.functional.traced_step import DirectDerivative
 
 if TYPE_CHECKING:
     from snnlearn.nn.neuron import Neuron

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from snnlearn.rules.attach import attach
-from snnlearn.rules.axes import BUILT, CHOICES, LearningRule, RuleChoiceError
+from snnlearn.rules.axes import CHOICES, LearningRule, LocalHead, NoiseEstimate, RateTarget, RuleChoiceError
 from snnlearn.rules.bptt import BPTT
 from snnlearn.rules.drtrl import DRTRL
 from snnlearn.rules.fptt import FPTT
@@ -25,7 +25,6 @@ RULES: dict[str, Callable[..., LearningRule]] = {
 
 __all__ = [
     "BPTT",
-    "BUILT",
     "CHOICES",
     "DRTRL",
     "FPTT",
@@ -36,6 +35,9 @@ __all__ = [
     "STDP",
     "AttachReport",
     "LearningRule",
+    "LocalHead",
+    "NoiseEstimate",
+    "RateTarget",
     "ReportRow",
     "RewardSTDP",
     "RuleChoiceError",

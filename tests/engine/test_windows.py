@@ -200,3 +200,10 @@ def test_plain_bptt_still_sees_no_stream() -> None:
     learner = OnlineLearner(net, BPTT(), F.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.1))
     with pytest.raises(RuleChoiceError, match=r"TruncatedBPTT\(\)"):
         learner.step(live_input(1, 2)[0], labels(2))
+
+
+def test_the_report_names_the_yardstick_of_windows() -> None:
+    row = attach(live_net(), TruncatedBPTT(3))["hidden.connection.weight"]
+    assert row.exact
+    assert row.yardstick == "BPTT with every temporal edge between windows cut"
+    assert attach(live_net(), BPTT())["hidden.connection.weight"].yardstick == "BPTT"
