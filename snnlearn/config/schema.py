@@ -72,6 +72,10 @@ class _OptimizerBase:
     lr: float = knob("learning rate", above=0)
     weight_decay: float = knob("weight decay", at_least=0)
     clip_norm: float | None = knob("largest gradient norm of an update; null: no clipping", above=0)
+    fptt_alpha: float | None = knob(
+        "forward propagation through time: pull towards the running average of the weights; null: none", above=0
+    )
+    fptt_beta: float = knob("share of the new weights in that average", above=0, at_most=1)
 
 
 @dataclass(frozen=True, kw_only=True)

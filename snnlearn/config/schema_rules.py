@@ -30,10 +30,18 @@ class DRTRLConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TBPTTConfig:
+    """Backpropagation through time within windows."""
+
+    name: Literal["tbptt"] = knob("truncated backpropagation through time; its memory grows with the window")
+    window: int = knob("steps of a window, between two cuts of the graph", unit="steps", at_least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BPTTConfig:
     """Backpropagation through time."""
 
     name: Literal["bptt"] = knob("backpropagation through time: the yardstick; its memory grows with the steps")
 
 
-RuleConfig = OTTTConfig | SLTTConfig | DRTRLConfig | BPTTConfig
+RuleConfig = OTTTConfig | SLTTConfig | DRTRLConfig | TBPTTConfig | BPTTConfig

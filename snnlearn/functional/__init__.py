@@ -53,6 +53,7 @@ from snnlearn.functional.losses import (
     one_hot_mean_squared_error,
     step_loss,
 )
+from snnlearn.functional.proximal import advance_average_, proximal_gradient
 from snnlearn.functional.surrogates import (
     SURROGATES,
     ArcTan,
@@ -111,6 +112,7 @@ __all__ = [
     "TraceSource",
     "Triangle",
     "WeightedMap",
+    "advance_average_",
     "advance_leak_trace_",
     "advance_running_mean",
     "alif_constant_derivatives",
@@ -148,6 +150,7 @@ __all__ = [
     "one_hot_mean_squared_error",
     "per_unit",
     "positive_of_softplus",
+    "proximal_gradient",
     "read_leak_trace",
     "reset_membrane",
     "reset_partials",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from snnlearn.data import StepTargets
 from snnlearn.engine import NonFiniteError, OnlineLearner, SequenceResult
+from snnlearn.rules import FPTT
 from snnlearn.training.batches import Batches, Targets
 from snnlearn.training.board import Board
 from snnlearn.training.checkpoint import FOLDER, load_checkpoint, random_states, restore_random_states, save_checkpoint
@@ -186,7 +187,9 @@ class Trainer:
     def _epoch(self, board: Board, progress: Progress) -> None:
         """Finish the epoch that the position is in: the rest of its batches, validation, checkpoints."""
         began = time.monotonic()
-        place = self.position
+        place, optimizer = self.position, self.learner.optimizer
+        if isinstance(optimizer, FPTT) and place.batch == 0:
+            optimizer.begin_epoch()
         before = place.seconds
         for x, y in self._rest(place):
             self._batch(x, y)

@@ -93,8 +93,8 @@ ILLEGAL: list[tuple[str, str]] = [
     ("+trainer.epoch=1", "trainer.epoch: got 1, but there is no such knob"),
     ("+trainr=1", "did you mean trainer?"),
     ("~trainer.epochs", "trainer.epochs: got nothing; legal: a whole number >= 1"),
-    ("~rule", "rule: got null; legal: one of: ottt, sltt, drtrl, bptt"),
-    ("rule.name=sltd", "rule.name: got 'sltd'; legal: one of: ottt, sltt, drtrl, bptt; did you mean sltt?"),
+    ("~rule", "rule: got null; legal: one of: ottt, sltt, drtrl, tbptt, bptt"),
+    ("rule.name=sltd", "rule.name: got 'sltd'; legal: one of: ottt, sltt, drtrl, tbptt, bptt; did you mean sltt?"),
 ]
 
 
@@ -110,6 +110,8 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
     [
         (["rule=bptt", "trainer.update=2"], "trainer.update"),
         (["rule=drtrl", "model=convolutional"], "rule"),
+        (["rule=tbptt", "rule.window=3", "trainer.update=4"], "trainer.update"),
+        (["optimizer.fptt_alpha=0.2"], "trainer.update"),
         (["optimizer=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"], "optimizer.nesterov"),
         (["model=convolutional", "model.kernel_size=[3,4]"], "model.kernel_size"),
         (["model=convolutional", "model.channels=[4,4,4,4,4,4]"], "model.pool"),
@@ -128,9 +130,11 @@ def test_knobs_that_do_not_go_together(words: list[str], path: str) -> None:
     [
         ["neuron.tau=0.02", "neuron.dt=0.001"],
         ["dataset.by=duration", "dataset.steps=null", "trainer.update=50"],
+        ["rule=tbptt", "rule.window=3", "trainer.update=6"],
         ["trainer.update=20", "loss.last_steps=20"],
         ["model=convolutional", "model.kernel_size=[3,5]"],
         ["optimizer.lr=1e-3"],
+        ["optimizer.fptt_alpha=0.2", "trainer.update=1"],
         ["trainer.resume=auto"],
     ],
 )
