@@ -360,7 +360,8 @@ def test_the_leak_follows_a_learned_decay_and_says_where_it_is_approximate() -> 
 def test_attaching_a_rule_reports_learned_constants() -> None:
     block = ETBlock(ETLinear(3, UNITS), LIF(learn=("decay", "threshold")))
     assert attach(block, DRTRL())["neuron.decay_logit"].exact
-    assert not attach(block, OTTT())["neuron.threshold_inverse_softplus"].exact
+    assert attach(block, OTTT())["neuron.threshold_inverse_softplus"].trace == "per unit"
+    assert attach(block, SLTT())["neuron.threshold_inverse_softplus"].trace == "none"
 
 
 # What is refused, and what to write.
