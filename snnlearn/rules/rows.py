@@ -129,7 +129,7 @@ def _trace_in_words(place: Place, rule: LearningRule) -> tuple[str, str, list[st
             caveats.append(
                 "the filter acts on the trace of the input, though it belongs to each unit's own eligibility"
             )
-        if trace.mean_decay is not None:
+        if trace.mean_leak is not None:
             caveats.append("the leaky mean of ds/dy stands for ds/dy")
     return _decays(trace.leak.transition), EXACT_WHY, caveats
 
