@@ -5,6 +5,7 @@ from snnlearn.engine.fidelity_report import BrokenClaimError, FidelityReport, Fi
 from snnlearn.engine.learner import OnlineLearner
 from snnlearn.engine.losses import CRITERIA, READOUTS, SequenceLoss, StepLoss
 from snnlearn.engine.oracle import bptt_gradients
+from snnlearn.engine.real_time import rtrl_gradients, snap_gradients, uoro_gradients
 from snnlearn.engine.recorder import PhaseEvent, record_phases
 from snnlearn.engine.sequence import NonFiniteError, Prediction, SequenceResult
 from snnlearn.engine.surrogate_bias import surrogate_bias
@@ -30,5 +31,8 @@ __all__ = [
     "bptt_gradients",
     "fidelity",
     "record_phases",
+    "rtrl_gradients",
+    "snap_gradients",
     "surrogate_bias",
+    "uoro_gradients",
 ]
