@@ -38,7 +38,7 @@ from snnlearn.engine import OnlineLearner, SequenceLoss
 from snnlearn.functional import SURROGATES, Surrogate
 from snnlearn.nn import ALIF, IF, LIF, CubaLIF, Neuron
 from snnlearn.nn.networks import convolutional, mlp, recurrent
-from snnlearn.rules import RULES
+from snnlearn.rules import FPTT, RULES
 from snnlearn.training import Batches, Options, Trainer
 from snnlearn.training.batches import Collate
 
@@ -152,10 +152,12 @@ def build_network(config: Config) -> nn.Sequential:
 def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
     """Return the learner: network, rule, loss and optimizer. Raises ConfigError where they do not go together."""
     optimizer_options = _without_name(config.optimizer)
-    clip_norm = optimizer_options.pop("clip_norm")
+    clip_norm, alpha, beta = (optimizer_options.pop(name) for name in ("clip_norm", "fptt_alpha", "fptt_beta"))
     optimizer = OPTIMIZERS[config.optimizer.name](network.parameters(), **optimizer_options)
-    rule, loss = RULES[config.rule.name](), build_loss(config)
+    loss = build_loss(config)
+    optimizer = optimizer if alpha is None else FPTT(optimizer, alpha, beta)
     try:
+        rule = RULES[config.rule.name](**_without_name(config.rule))
         return OnlineLearner(network, rule, loss, optimizer, update=config.trainer.update, clip_norm=clip_norm)
     except ValueError as error:
         problem = Problem("rule", config.rule.name, "a rule that goes with the rest", str(error))
@@ -219,6 +221,7 @@ def build_trainer(config: Config, folder: Path) -> Trainer:
             nonfinite=options.nonfinite,
             progress=config.logger.progress,
             tensorboard=config.logger.tensorboard,
+            fidelity_every=config.logger.fidelity_every,
         ),
         scheduler=build_scheduler(config, learner.optimizer),
         device=device,

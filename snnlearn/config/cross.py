@@ -25,12 +25,22 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     yield from _targets(values)
     yield from _time_constants(values)
     yield from _convolutions(values)
+    if values.get("neuron.adaptation") == 0 and "adaptation" in values.get("neuron.learn", ()):
+        yield Problem("neuron.adaptation", "0", "a number > 0 while neuron.learn has adaptation")
     update = values.get("trainer.update", "sequence")
     if values.get("rule.name") == "bptt" and update != "sequence":
         yield Problem("trainer.update", str(update), "sequence while rule is bptt, which needs the end")
+    window = values.get("rule.window")
+    if values.get("rule.name") == "tbptt" and window is not None and update != "sequence" and update % window:
+        yield Problem("trainer.update", str(update), f"sequence, or a multiple of rule.window, which is {window}")
     if values.get("rule.name") == "drtrl" and values.get("model.name") == "convolutional":
         hint = "a convolution has one eligibility per place and weight"
         yield Problem("rule", "drtrl", "ottt, sltt or bptt while model is convolutional", hint)
+    if values.get("optimizer.fptt_alpha") is not None and update == "sequence":
+        hint = "FPTT steps the weights at every step"
+        yield Problem(
+            "trainer.update", "sequence", "a whole number, such as 1, while optimizer.fptt_alpha is set", hint
+        )
     if values.get("optimizer.nesterov") and values.get("optimizer.momentum") == 0:
         yield Problem("optimizer.nesterov", "true", "false while optimizer.momentum is 0")
     if values.get("device") == "cuda" and not torch.cuda.is_available():

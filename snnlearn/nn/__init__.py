@@ -10,13 +10,18 @@ from snnlearn.nn.connection import (
     ETLinear,
     WeightStandardizedETConv2d,
 )
+from snnlearn.nn.constant import LearnableConstant
 from snnlearn.nn.cuba_lif import CubaLIF
 from snnlearn.nn.dropout import TimeConstantDropout
+from snnlearn.nn.factored_trace import PostTrace
 from snnlearn.nn.leaky_integrator import LI
 from snnlearn.nn.lif import IF, LIF, FiringNeuron
+from snnlearn.nn.membrane import MembraneNeuron
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.phases import Phase
+from snnlearn.nn.rate import RateRegulariser
 from snnlearn.nn.recurrent import ETRecurrent
+from snnlearn.nn.signal_hub import SignalError, show_reward, show_target
 from snnlearn.nn.state import Stateful, StateShapeError, detach_state, reset, stashed_state, stateful_modules
 from snnlearn.nn.trace_buffer import StaleTraceError, TraceBuffer
 
@@ -34,9 +39,14 @@ __all__ = [
     "ETLinear",
     "ETRecurrent",
     "FiringNeuron",
+    "LearnableConstant",
+    "MembraneNeuron",
     "Neuron",
     "Phase",
+    "PostTrace",
+    "RateRegulariser",
     "Readout",
+    "SignalError",
     "StaleTraceError",
     "StateShapeError",
     "Stateful",
@@ -45,6 +55,8 @@ __all__ = [
     "WeightStandardizedETConv2d",
     "detach_state",
     "reset",
+    "show_reward",
+    "show_target",
     "stashed_state",
     "stateful_modules",
 ]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from snnlearn.functional.eligibility import ConvEligibility, LinearEligibility
 from snnlearn.functional.weighted_map import Convolution, Dense, WeightedMap
-from snnlearn.nn.synaptic_trace import SynapticTrace
+from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
@@ -35,11 +35,11 @@ class Connection(nn.Module):
         return (4,)
 
     @property
-    def trace(self) -> TraceBuffer | SynapticTrace | None:
+    def trace(self) -> TraceBuffer | StepTrace | None:
         """The trace in use, or None when no rule attached one."""
         return self._modules.get("trace")  # type: ignore[return-value]
 
-    def hold_trace(self, trace: TraceBuffer | SynapticTrace | None) -> None:
+    def hold_trace(self, trace: TraceBuffer | StepTrace | None) -> None:
         """Keep `trace` as a child, so that it moves, copies and changes mode with this layer; None drops it."""
         self._modules["trace"] = trace
 
@@ -50,7 +50,7 @@ class Connection(nn.Module):
             return cast(Tensor, super().forward(x))
         return self.traced(x, trace)
 
-    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return the layer's output with a weight gradient read from `trace`."""
         raise TypeError(f"{type(self).__name__} must define traced(x, trace)")
 
@@ -113,7 +113,7 @@ class ETLinear(Connection, nn.Linear):
         """Return the matrix product."""
         return Dense()
 
-    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return x W^T + b."""
         return LinearEligibility.apply(x, self.weight, self.bias, trace)  # type: ignore[no-any-return]
 
@@ -152,7 +152,7 @@ class ConvConnection(Connection):
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
         return F.pad(x, self._reversed_padding_repeated_twice, mode=mode)
 
-    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return the convolution with a weight gradient read from `trace`."""
         return ConvEligibility.apply(  # type: ignore[no-any-return]
             self.traced_input(x), self.effective_weight(), self.bias, trace, self.weighted_map()
