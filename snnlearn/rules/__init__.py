@@ -5,27 +5,59 @@ from collections.abc import Callable
 from snnlearn.rules.attach import attach
 from snnlearn.rules.axes import CHOICES, LearningRule, LocalHead, NoiseEstimate, RateTarget, RuleChoiceError
 from snnlearn.rules.bptt import BPTT
+from snnlearn.rules.decolle import DECOLLE
+from snnlearn.rules.dfa import DFA
 from snnlearn.rules.drtrl import DRTRL
+from snnlearn.rules.ell import ELL
+from snnlearn.rules.etlp import ETLP
+from snnlearn.rules.feedback_alignment import FeedbackAlignment
+from snnlearn.rules.opzo import OPZO
+from snnlearn.rules.osttp import OSTTP
 from snnlearn.rules.ottt import OTTT
 from snnlearn.rules.report import AttachReport, ReportRow
+from snnlearn.rules.reward_modulated import RewardModulated
 from snnlearn.rules.sltt import SLTT
+from snnlearn.rules.tess import TESS
 
-RULES: dict[str, Callable[[], LearningRule]] = {"sltt": SLTT, "ottt": OTTT, "drtrl": DRTRL, "bptt": BPTT}
+RULES: dict[str, Callable[[], LearningRule]] = {
+    "sltt": SLTT,
+    "ottt": OTTT,
+    "drtrl": DRTRL,
+    "bptt": BPTT,
+    "decolle": DECOLLE,
+    "dfa": DFA,
+    "ell": ELL,
+    "etlp": ETLP,
+    "feedback_alignment": FeedbackAlignment,
+    "opzo": OPZO,
+    "osttp": OSTTP,
+    "reward_modulated": RewardModulated,
+    "tess": TESS,
+}
 """Every published rule by its configuration name."""
 
 __all__ = [
     "BPTT",
     "CHOICES",
+    "DECOLLE",
+    "DFA",
     "DRTRL",
+    "ELL",
+    "ETLP",
+    "OPZO",
+    "OSTTP",
     "OTTT",
     "RULES",
     "SLTT",
+    "TESS",
     "AttachReport",
+    "FeedbackAlignment",
     "LearningRule",
     "LocalHead",
     "NoiseEstimate",
     "RateTarget",
     "ReportRow",
+    "RewardModulated",
     "RuleChoiceError",
     "attach",
 ]
