@@ -5,6 +5,10 @@ scripts -> config -> training -> engine -> rules -> nn -> functional -> kernels;
 """
 
 from snnlearn.engine import (
+    BiasRow,
+    BrokenClaimError,
+    FidelityReport,
+    FidelityRow,
     NonFiniteError,
     OnlineLearner,
     Phase,
@@ -12,8 +16,14 @@ from snnlearn.engine import (
     Prediction,
     SequenceLoss,
     SequenceResult,
+    SurrogateBiasReport,
     bptt_gradients,
+    fidelity,
     record_phases,
+    rtrl_gradients,
+    snap_gradients,
+    surrogate_bias,
+    uoro_gradients,
 )
 from snnlearn.functional import (
     SURROGATES,
@@ -55,6 +65,7 @@ from snnlearn.rules import (
     DECOLLE,
     DFA,
     DRTRL,
+<<<<<<< HEAD
     ELL,
     ETLP,
     OPZO,
@@ -63,6 +74,14 @@ from snnlearn.rules import (
     RULES,
     SLTT,
     TESS,
+=======
+    FPTT,
+    HLOP,
+    OTTT,
+    RULES,
+    SLTT,
+    STDP,
+>>>>>>> main
     AttachReport,
     FeedbackAlignment,
     LearningRule,
@@ -70,8 +89,13 @@ from snnlearn.rules import (
     NoiseEstimate,
     RateTarget,
     ReportRow,
+<<<<<<< HEAD
     RewardModulated,
+=======
+    RewardSTDP,
+>>>>>>> main
     RuleChoiceError,
+    TruncatedBPTT,
     attach,
 )
 
@@ -83,8 +107,13 @@ __all__ = [
     "DECOLLE",
     "DFA",
     "DRTRL",
+<<<<<<< HEAD
     "ELL",
     "ETLP",
+=======
+    "FPTT",
+    "HLOP",
+>>>>>>> main
     "IF",
     "LI",
     "LIF",
@@ -93,10 +122,13 @@ __all__ = [
     "OTTT",
     "RULES",
     "SLTT",
+    "STDP",
     "SURROGATES",
     "TESS",
     "ArcTan",
     "AttachReport",
+    "BiasRow",
+    "BrokenClaimError",
     "CubaLIF",
     "ETBlock",
     "ETConv1d",
@@ -104,7 +136,12 @@ __all__ = [
     "ETLinear",
     "ETRecurrent",
     "FastSigmoid",
+<<<<<<< HEAD
     "FeedbackAlignment",
+=======
+    "FidelityReport",
+    "FidelityRow",
+>>>>>>> main
     "Gaussian",
     "LearningRule",
     "LocalHead",
@@ -120,7 +157,11 @@ __all__ = [
     "Readout",
     "Rectangle",
     "ReportRow",
+<<<<<<< HEAD
     "RewardModulated",
+=======
+    "RewardSTDP",
+>>>>>>> main
     "RuleChoiceError",
     "SequenceLoss",
     "SequenceResult",
@@ -129,15 +170,22 @@ __all__ = [
     "StaleTraceError",
     "StateShapeError",
     "Surrogate",
+    "SurrogateBiasReport",
     "TimeConstantDropout",
     "TraceBuffer",
     "Triangle",
+    "TruncatedBPTT",
     "WeightStandardizedETConv2d",
     "attach",
     "bptt_gradients",
     "et_linear",
+    "fidelity",
     "record_phases",
     "reset",
+    "rtrl_gradients",
     "show_reward",
     "show_target",
+    "snap_gradients",
+    "surrogate_bias",
+    "uoro_gradients",
 ]

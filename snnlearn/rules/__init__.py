@@ -11,19 +11,22 @@ from snnlearn.rules.drtrl import DRTRL
 from snnlearn.rules.ell import ELL
 from snnlearn.rules.etlp import ETLP
 from snnlearn.rules.feedback_alignment import FeedbackAlignment
+from snnlearn.rules.fptt import FPTT
+from snnlearn.rules.hlop import HLOP
 from snnlearn.rules.opzo import OPZO
 from snnlearn.rules.osttp import OSTTP
 from snnlearn.rules.ottt import OTTT
 from snnlearn.rules.report import AttachReport, ReportRow
 from snnlearn.rules.reward_modulated import RewardModulated
 from snnlearn.rules.sltt import SLTT
+from snnlearn.rules.stdp import STDP, RewardSTDP
+from snnlearn.rules.tbptt import TruncatedBPTT
 from snnlearn.rules.tess import TESS
 
-RULES: dict[str, Callable[[], LearningRule]] = {
+RULES: dict[str, Callable[..., LearningRule]] = {
     "sltt": SLTT,
     "ottt": OTTT,
     "drtrl": DRTRL,
-    "bptt": BPTT,
     "decolle": DECOLLE,
     "dfa": DFA,
     "ell": ELL,
@@ -33,8 +36,10 @@ RULES: dict[str, Callable[[], LearningRule]] = {
     "osttp": OSTTP,
     "reward_modulated": RewardModulated,
     "tess": TESS,
+    "tbptt": TruncatedBPTT,
+    "bptt": BPTT,
 }
-"""Every published rule by its configuration name."""
+"""Every published rule by its configuration name; called without arguments it has the paper's knobs."""
 
 __all__ = [
     "BPTT",
@@ -44,11 +49,14 @@ __all__ = [
     "DRTRL",
     "ELL",
     "ETLP",
+    "FPTT",
+    "HLOP",
     "OPZO",
     "OSTTP",
     "OTTT",
     "RULES",
     "SLTT",
+    "STDP",
     "TESS",
     "AttachReport",
     "FeedbackAlignment",
@@ -58,6 +66,8 @@ __all__ = [
     "RateTarget",
     "ReportRow",
     "RewardModulated",
+    "RewardSTDP",
     "RuleChoiceError",
+    "TruncatedBPTT",
     "attach",
 ]

@@ -78,6 +78,7 @@ class LearningRule:
     or mean (its leaky mean). `learn_on` the steps that learn: all, last (the last `learn_steps`), random (`learn_steps`
     drawn anew for every sequence), poisson (each step with probability 1 / `learn_steps`).
 
+    `window` (steps, with through_time alone) how far autograd goes back before the graph is cut; None: all the way.
     `trace_decay` in place of the neuron's own leak (transition leak); `filter_decay` in place of the filter's (two
     numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of S-TLLR; `head`,
     `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError for a misspelt or illegal
@@ -106,6 +107,7 @@ class LearningRule:
     noise: NoiseEstimate | None = None
     rate: RateTarget | None = None
     seed: int = 0
+    window: int | None = None
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -125,6 +127,7 @@ class LearningRule:
                 head=None if self.head is None else (self.head.kind, self.head.loss),
                 has_noise=self.noise is not None,
                 has_rate=self.rate is not None,
+                window=self.window,
             )
         )
 

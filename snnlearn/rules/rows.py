@@ -16,7 +16,7 @@ from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.rules.axes import LearningRule
 from snnlearn.rules.report import ReportRow
 from snnlearn.rules.wiring import Place, filter_source, is_linear_leak
-from snnlearn.rules.yardsticks import CUT_ALL, CUT_BEYOND, CUT_LATER, FULL, NOTHING, RECURRENT_CUT
+from snnlearn.rules.yardsticks import CUT_ALL, CUT_BEYOND, CUT_LATER, CUT_WINDOWS, FULL, NOTHING, RECURRENT_CUT
 
 EXACT_WHY = "one constant decay for the layer is the neuron's whole memory"
 JACOBIAN_WHY = "the neuron's own Jacobian is followed, reset included"
@@ -48,6 +48,8 @@ def rows_of(net: nn.Module, places: Sequence[Place], rule: LearningRule) -> Iter
 def _row(name: str, role: str, place: Place | None, places: Sequence[Place], rule: LearningRule) -> ReportRow:
     if role == "signal":
         return ReportRow(name, "none", False, NOTHING, "part of the learning signal: it learns by its own rule")
+    if rule.window is not None:
+        return ReportRow(name, "none", True, CUT_WINDOWS, f"autograd through windows of {rule.window} steps")
     if not rule.online:
         return ReportRow(name, "none", True, FULL, "autograd through the whole sequence")
     replaced = _replaced(role, place, places, rule)
