@@ -62,17 +62,38 @@ from snnlearn.nn import (
 )
 from snnlearn.rules import (
     BPTT,
+    DECOLLE,
+    DFA,
     DRTRL,
+<<<<<<< HEAD
+    ELL,
+    ETLP,
+    OPZO,
+    OSTTP,
+    OTTT,
+    RULES,
+    SLTT,
+    TESS,
+=======
     FPTT,
     HLOP,
     OTTT,
     RULES,
     SLTT,
     STDP,
+>>>>>>> main
     AttachReport,
+    FeedbackAlignment,
     LearningRule,
+    LocalHead,
+    NoiseEstimate,
+    RateTarget,
     ReportRow,
+<<<<<<< HEAD
+    RewardModulated,
+=======
     RewardSTDP,
+>>>>>>> main
     RuleChoiceError,
     TruncatedBPTT,
     attach,
@@ -83,17 +104,27 @@ __version__ = "0.1.0"
 __all__ = [
     "ALIF",
     "BPTT",
+    "DECOLLE",
+    "DFA",
     "DRTRL",
+<<<<<<< HEAD
+    "ELL",
+    "ETLP",
+=======
     "FPTT",
     "HLOP",
+>>>>>>> main
     "IF",
     "LI",
     "LIF",
+    "OPZO",
+    "OSTTP",
     "OTTT",
     "RULES",
     "SLTT",
     "STDP",
     "SURROGATES",
+    "TESS",
     "ArcTan",
     "AttachReport",
     "BiasRow",
@@ -105,21 +136,32 @@ __all__ = [
     "ETLinear",
     "ETRecurrent",
     "FastSigmoid",
+<<<<<<< HEAD
+    "FeedbackAlignment",
+=======
     "FidelityReport",
     "FidelityRow",
+>>>>>>> main
     "Gaussian",
     "LearningRule",
+    "LocalHead",
     "MultiGaussian",
     "Neuron",
+    "NoiseEstimate",
     "NonFiniteError",
     "OnlineLearner",
     "Phase",
     "PhaseEvent",
     "Prediction",
+    "RateTarget",
     "Readout",
     "Rectangle",
     "ReportRow",
+<<<<<<< HEAD
+    "RewardModulated",
+=======
     "RewardSTDP",
+>>>>>>> main
     "RuleChoiceError",
     "SequenceLoss",
     "SequenceResult",

@@ -1,6 +1,7 @@
 """Attach a rule to a network: the one place where a rule meets modules."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
@@ -59,9 +60,10 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
     for module in net.modules():
         if isinstance(module, Neuron):
             module.carry_graph = not rule.online
-        hooks = module._forward_hooks
-        for key in [k for k, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), SignalHub)]:
-            del hooks[key]
+        hooks: tuple[dict[int, Any], ...] = (module._forward_hooks, module._forward_pre_hooks)
+        for held in hooks:
+            for key in [k for k, hook in held.items() if isinstance(getattr(hook, "__self__", None), SignalHub)]:
+                del held[key]
     for place, trace, signal in zip(places, traces, signals, strict=True):
         block = place.block
         block.connection.hold_trace(trace)
@@ -71,6 +73,7 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
         block.shows_membrane = rule.transition == "ratio"
     _set_feedback(net, places, rule)
     if any(signals):
+        net.register_forward_pre_hook(hub.begin)
         net.register_forward_hook(hub.join)
     reset(net)
     return AttachReport(rule.name, tuple(rows_of(net, places, rule)))

@@ -201,17 +201,17 @@ def signal_for(
         estimate = rule.noise or NoiseEstimate()
         return NoiseSignal(hub, estimate.scale, estimate.momentum, seed)
     outputs, readout = readout_of(net, places)
-    device = block.connection.effective_weight().device
+    like = block.connection.effective_weight().detach()
     if rule.signal == "symmetric":
         return SymmetricSignal(hub, _direct_readout(place, readout, rule))
     if rule.signal == "adaptive":
         leaky = [p.block for p in places if p.is_readout and not p.block.neuron.spiking]
         units = _dense_units(place, rule)
-        return AdaptiveSignal(hub, units, outputs, seed, leak_of(leaky[-1].neuron) if leaky else None).to(device)
+        return AdaptiveSignal(hub, units, outputs, seed, leak_of(leaky[-1].neuron) if leaky else None).to(like)
     head = rule.head or LocalHead()
     shape = block.connection.unit_shape
     features = shape[0] * GRID ** (len(shape) - 1)
-    return LocalReadoutSignal(hub, features, outputs, head.kind, head.loss, seed).to(device)
+    return LocalReadoutSignal(hub, features, outputs, head.kind, head.loss, seed, is_dense(block)).to(like)
 
 
 def readout_of(net: nn.Module, places: Sequence[Place]) -> tuple[int, nn.Module]:
