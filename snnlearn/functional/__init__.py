@@ -26,6 +26,7 @@ from snnlearn.functional.eligibility import (
 )
 from snnlearn.functional.leaky_integrator import leaky_integrator_jacobian, leaky_integrator_step
 from snnlearn.functional.lif import lif_jacobian, lif_leak_transition, lif_step
+from snnlearn.functional.lookup import Lookup, et_embedding
 from snnlearn.functional.losses import advance_running_mean, one_hot_mean_squared_error, step_loss
 from snnlearn.functional.surrogates import (
     SURROGATES,
@@ -53,6 +54,7 @@ from snnlearn.functional.trace import (
     flush_threshold,
     read_leak_trace,
 )
+from snnlearn.functional.weight_standardization import standardize_weight
 from snnlearn.functional.weighted_map import Convolution, Dense, WeightedMap
 
 __all__ = [
@@ -72,6 +74,7 @@ __all__ = [
     "Jacobian",
     "LeakTransition",
     "LinearEligibility",
+    "Lookup",
     "MultiGaussian",
     "Rectangle",
     "Sigmoid",
@@ -94,6 +97,7 @@ __all__ = [
     "cuba_lif_step",
     "cut_step",
     "decay_trace",
+    "et_embedding",
     "et_linear",
     "flush_subnormals",
     "flush_subnormals_",
@@ -111,5 +115,6 @@ __all__ = [
     "read_leak_trace",
     "reset_membrane",
     "reset_partials",
+    "standardize_weight",
     "step_loss",
 ]

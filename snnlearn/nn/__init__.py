@@ -2,16 +2,19 @@
 
 from snnlearn.nn.alif import ALIF
 from snnlearn.nn.block import ETBlock, Readout
-from snnlearn.nn.connection import (
-    Connection,
+from snnlearn.nn.connection import Connection, ETLinear
+from snnlearn.nn.convolution import (
     ConvConnection,
     ETConv1d,
     ETConv2d,
-    ETLinear,
-    WeightStandardizedETConv2d,
+    ETConv3d,
+    ETConvTranspose1d,
+    ETConvTranspose2d,
+    ETConvTranspose3d,
 )
 from snnlearn.nn.cuba_lif import CubaLIF
 from snnlearn.nn.dropout import TimeConstantDropout
+from snnlearn.nn.embedding import ETEmbedding
 from snnlearn.nn.leaky_integrator import LI
 from snnlearn.nn.lif import IF, LIF, FiringNeuron
 from snnlearn.nn.neuron import Neuron
@@ -19,6 +22,7 @@ from snnlearn.nn.phases import Phase
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.state import Stateful, StateShapeError, detach_state, reset, stashed_state, stateful_modules
 from snnlearn.nn.trace_buffer import StaleTraceError, TraceBuffer
+from snnlearn.nn.weight_standardization import WeightStandardizedETConv2d, WeightStandardizedETLinear
 
 __all__ = [
     "ALIF",
@@ -31,6 +35,11 @@ __all__ = [
     "ETBlock",
     "ETConv1d",
     "ETConv2d",
+    "ETConv3d",
+    "ETConvTranspose1d",
+    "ETConvTranspose2d",
+    "ETConvTranspose3d",
+    "ETEmbedding",
     "ETLinear",
     "ETRecurrent",
     "FiringNeuron",
@@ -43,6 +52,7 @@ __all__ = [
     "TimeConstantDropout",
     "TraceBuffer",
     "WeightStandardizedETConv2d",
+    "WeightStandardizedETLinear",
     "detach_state",
     "reset",
     "stashed_state",

@@ -142,8 +142,8 @@ class ETBlock(nn.Module):
 
     def _check_input(self, x: Tensor) -> None:
         allowed = self.connection.input_dims
-        if x.dim() < 2 or (allowed and x.dim() not in allowed):
-            wanted = " or ".join(f"{n} dimensions" for n in allowed) or "at least 2 dimensions"
+        if x.dim() not in allowed if allowed else x.dim() < 2:
+            wanted = " or ".join(f"{n} dimension{'s'[: n - 1]}" for n in allowed) or "at least 2 dimensions"
             raise StateShapeError(
                 f"ETBlock({type(self.connection).__name__}) got an input of shape {list(x.shape)}: one step of a "
                 f"batch has {wanted}, the batch first; write x[None] for a single sample, and pass a sequence "
