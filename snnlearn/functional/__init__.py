@@ -1,5 +1,6 @@
 """Pure functions, tensors in and tensors out: the one home of every equation, and its reference."""
 
+from snnlearn.functional.affine import et_affine
 from snnlearn.functional.alif import alif_jacobian, alif_step
 from snnlearn.functional.cuba_lif import cuba_lif_jacobian, cuba_lif_leak_transition, cuba_lif_step
 from snnlearn.functional.cut_step import cut_step
@@ -97,6 +98,7 @@ __all__ = [
     "cuba_lif_step",
     "cut_step",
     "decay_trace",
+    "et_affine",
     "et_embedding",
     "et_linear",
     "flush_subnormals",

@@ -18,6 +18,7 @@ from snnlearn.nn.embedding import ETEmbedding
 from snnlearn.nn.leaky_integrator import LI
 from snnlearn.nn.lif import IF, LIF, FiringNeuron
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.norm_trace import NormTrace
 from snnlearn.nn.phases import Phase
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.state import Stateful, StateShapeError, detach_state, reset, stashed_state, stateful_modules
@@ -44,6 +45,7 @@ __all__ = [
     "ETRecurrent",
     "FiringNeuron",
     "Neuron",
+    "NormTrace",
     "Phase",
     "Readout",
     "StaleTraceError",

@@ -17,6 +17,7 @@ from snnlearn.nn.connection import Connection, ETLinear
 from snnlearn.nn.eager import run_eagerly
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.norm_trace import NormTrace
 from snnlearn.nn.phases import Listener, Phase, announce_backward
 from snnlearn.nn.state import StateShapeError
 from snnlearn.nn.synaptic_trace import SynapticTrace
@@ -70,15 +71,26 @@ class ETBlock(nn.Module):
         return output
 
     def _phase_by_phase(self, x: Tensor) -> Tensor:
-        connection, norm, listener = self.connection, self.norm, self.listener
+        connection, listener = self.connection, self.listener
         y = connection(x)
         if listener is not None:
             listener(Phase.FORWARD)
             announce_backward(y, listener)
-        output: Tensor = self.neuron(y if norm is None else norm(y))
+        output: Tensor = self.neuron(y if self.norm is None else self._normalised(self.norm, y))
         if connection.advance_trace(x) and listener is not None:
             listener(Phase.TRACE_UPDATE)
         return output
+
+    def hold_norm_trace(self, trace: NormTrace | None) -> None:
+        """Keep the trace of the norm's gain and bias as a child; None drops it."""
+        self._modules["norm_trace"] = None if trace is None else trace.train(self.training)
+
+    def _normalised(self, norm: nn.Module, y: Tensor) -> Tensor:
+        trace = self._modules.get("norm_trace")
+        if isinstance(trace, NormTrace) and self.connection.trace is not None:
+            return trace.through(norm, y)
+        normalised: Tensor = norm(y)
+        return normalised
 
     def is_per_synapse(self) -> bool:
         """Whether the coming step learns from a per-synapse trace: such a block always runs as one node."""

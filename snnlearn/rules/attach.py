@@ -3,17 +3,18 @@
 from collections.abc import Iterator
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from snnlearn.functional.weighted_map import Dense
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.norm_trace import NormTrace, norm_trace_for
 from snnlearn.nn.probe import caveats_of, leak_of, refuse_mixing
 from snnlearn.nn.state import reset
 from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
+from snnlearn.rules.norms import AFFINE_WHY, FROZEN_WHY, is_frozen, norm_caveats
 from snnlearn.rules.report import AttachReport, ReportRow
 
 FULL = "BPTT"
@@ -52,6 +53,7 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
         block.neuron.unit_shape = block.connection.unit_shape
         block.connection.hold_trace(_trace_for(block, name or "the block", rule))
         block.connection.train(block.connection.training)
+        block.hold_norm_trace(norm_trace_for(block.norm, block.connection.trace))
     reset(net)
     return AttachReport(rule.name, tuple(_rows(net, rule)))
 
@@ -134,11 +136,13 @@ def _traced_row(name: str, role: str, block: ETBlock | None) -> ReportRow:
         if isinstance(trace, SynapticTrace):
             return ReportRow(name, *PER_SYNAPSE)
         assert trace is not None
-        caveats = [*caveats_of(block.neuron), *_norm_caveats(block.norm)]
-        decays = [row[k] for k, row in enumerate(trace.leak.transition)]
-        kind = "decay " + ", ".join(f"{decay:.6g}" for decay in decays)
-        why = "; ".join(caveats) or "one constant decay for the layer is the neuron's whole memory"
-        return ReportRow(name, kind, not caveats, CUT_LATER, why)
+        caveats = [*caveats_of(block.neuron), *norm_caveats(block)]
+        why = FROZEN_WHY if is_frozen(block) else "one constant decay for the layer is the neuron's whole memory"
+        return ReportRow(name, _decays(trace), not caveats, CUT_LATER, "; ".join(caveats) or why)
+    norm_trace = None if block is None else block._modules.get("norm_trace")
+    if role == "norm" and block is not None and isinstance(norm_trace, NormTrace):
+        caveats = caveats_of(block.neuron)
+        return ReportRow(name, _decays(norm_trace), not caveats, CUT_LATER, "; ".join(caveats) or AFFINE_WHY)
     if role == "neuron" and block is not None and isinstance(block.connection.trace, SynapticTrace):
         return ReportRow(name, *PER_UNIT)
     reasons = {
@@ -149,12 +153,8 @@ def _traced_row(name: str, role: str, block: ETBlock | None) -> ReportRow:
     return ReportRow(name, "none", False, FULL, reasons[role])
 
 
-def _norm_caveats(norm: nn.Module | None) -> list[str]:
-    if norm is None or isinstance(norm, nn.Identity):
-        return []
-    if isinstance(norm, _BatchNorm):
-        return ["batch statistics tie the samples of a step together (exact only while the norm stays in eval())"]
-    return [f"{type(norm).__name__} between weights and neuron changes with the step, the trace does not"]
+def _decays(trace: TraceBuffer) -> str:
+    return "decay " + ", ".join(f"{row[k]:.6g}" for k, row in enumerate(trace.leak.transition))
 
 
 def _owners(net: nn.Module) -> dict[str, tuple[str, ETBlock | None]]:
