@@ -2,6 +2,7 @@
 
 from snnlearn.functional.affine import et_affine
 from snnlearn.functional.alif import alif_jacobian, alif_step
+from snnlearn.functional.attention import spike_attention
 from snnlearn.functional.cuba_lif import cuba_lif_jacobian, cuba_lif_leak_transition, cuba_lif_step
 from snnlearn.functional.cut_step import cut_step
 from snnlearn.functional.dynamics import (
@@ -117,6 +118,7 @@ __all__ = [
     "read_leak_trace",
     "reset_membrane",
     "reset_partials",
+    "spike_attention",
     "standardize_weight",
     "step_loss",
 ]

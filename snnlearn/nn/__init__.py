@@ -1,6 +1,7 @@
 """Modules: neurons, connections, blocks, and the transient state they carry."""
 
 from snnlearn.nn.alif import ALIF
+from snnlearn.nn.attention import SpikingSelfAttention
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.connection import Connection, ETLinear
 from snnlearn.nn.convolution import (
@@ -48,6 +49,7 @@ __all__ = [
     "NormTrace",
     "Phase",
     "Readout",
+    "SpikingSelfAttention",
     "StaleTraceError",
     "StateShapeError",
     "Stateful",

@@ -15,7 +15,7 @@ from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
 from snnlearn.rules.norms import AFFINE_WHY, FROZEN_WHY, is_frozen, norm_caveats
-from snnlearn.rules.report import AttachReport, ReportRow
+from snnlearn.rules.report import AttachReport, ReportRow, notes_of
 
 FULL = "BPTT"
 CUT_ALL = "BPTT with every temporal edge cut"
@@ -55,7 +55,7 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
         block.connection.train(block.connection.training)
         block.hold_norm_trace(norm_trace_for(block.norm, block.connection.trace))
     reset(net)
-    return AttachReport(rule.name, tuple(_rows(net, rule)))
+    return AttachReport(rule.name, tuple(_rows(net, rule)), notes_of(net) if rule.online else ())
 
 
 def _trace_for(block: ETBlock, name: str, rule: LearningRule) -> TraceBuffer | SynapticTrace | None:
