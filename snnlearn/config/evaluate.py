@@ -13,13 +13,14 @@ from omegaconf import OmegaConf
 from snnlearn.config.build import build_device, build_learner, build_network, build_test
 from snnlearn.config.problem import ConfigError, Problem, nearest
 from snnlearn.config.resume import stored_config
-from snnlearn.config.schema import Config
+from snnlearn.config.run import figures_text
 from snnlearn.config.sweep import USER_ERRORS
 from snnlearn.config.validate import load
 from snnlearn.training import Running, find_checkpoint, load_checkpoint
 from snnlearn.training.checkpoint import FOLDER, write_whole
+from snnlearn.training.trainer import evaluate_batch
 
-__all__ = ["evaluate", "evaluate_checkpoint", "parse_words"]
+__all__ = ["change", "evaluate", "evaluate_checkpoint", "parse_words"]
 
 CHANGEABLE = (
     "device",
@@ -56,12 +57,9 @@ def evaluate(words: Sequence[str] | None = None) -> None:
         sys.exit(2)
     path = checkpoint.parent / "evaluation.json"
     write_whole(path, (json.dumps({"checkpoint": str(checkpoint), **figures}, indent=2) + "\n").encode())
-    accuracy = 100 * figures["accuracy"]
-    last = 100 * figures["accuracy_last"]
-    print(
-        f"test accuracy {accuracy:.2f} % ({figures['correct']} of {figures['samples']}) | from the last step alone "
-        f"{last:.2f} % | loss {figures['loss']:.4f} | {path}"
-    )
+    last = figures["accuracy_last"]
+    alone = "" if last is None else f"from the last step alone {100 * last:.2f} % | "
+    print(f"{figures_text(figures)} | {alone}loss {figures['loss']:.4f} | {path}")
 
 
 def parse_words(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
@@ -92,7 +90,7 @@ def evaluate_checkpoint(checkpoint: Path, changes: Mapping[str, Any]) -> dict[st
 
     Raises CheckpointError, ConfigError or DataError.
     """
-    config = _changed(stored_config(checkpoint), changes)
+    config = load(change(stored_config(checkpoint), changes))
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     test = build_test(config)
@@ -101,15 +99,22 @@ def evaluate_checkpoint(checkpoint: Path, changes: Mapping[str, Any]) -> dict[st
     learner.net.load_state_dict(load_checkpoint(checkpoint)["model"])
     running = Running()
     for x, y in test.epoch(1):
-        running.add(learner.evaluate(x.to(device), y.to(device)))
+        running.add(evaluate_batch(learner, x, y, device))
     return running.figures()
 
 
-def _changed(stored: dict[str, Any], changes: Mapping[str, Any]) -> Config:
+def change(stored: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Set the knobs `changes` (dotted paths) in the plain configuration `stored`, and return it.
+
+    Raises ConfigError for a knob that the stored choice lacks.
+
+    >>> change({"threads": None}, {"threads": 1})
+    {'threads': 1}
+    """
     for path, value in changes.items():
         group, _, leaf = path.rpartition(".")
         place = stored[group] if group else stored
         if leaf not in place:
             raise ConfigError([Problem(path, repr(value), f"a knob of {group}={place.get('name')}, which lacks it")])
         place[leaf] = value
-    return load(stored)
+    return stored

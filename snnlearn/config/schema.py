@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from snnlearn.config.knob import knob
-from snnlearn.config.schema_data import DatasetConfig
 from snnlearn.config.schema_network import ModelConfig, NeuronConfig, SurrogateConfig
+from snnlearn.config.schema_rules import RuleConfig
+from snnlearn.config.schema_tasks import DatasetConfig
 
 __all__ = [
     "Config",
@@ -24,40 +25,13 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class SLTTConfig:
-    """Gradient through the present step only."""
-
-    name: Literal["sltt"] = knob("spatial learning through time: no trace at all")
-
-
-@dataclass(frozen=True, kw_only=True)
-class OTTTConfig:
-    """Online training through time."""
-
-    name: Literal["ottt"] = knob("online training through time: a trace of the input, decaying with the neuron's leak")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DRTRLConfig:
-    """Real-time recurrent learning, cut to each unit's own states."""
-
-    name: Literal["drtrl"] = knob("D-RTRL: a trace per synapse, exact for any neuron; for fully connected layers")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BPTTConfig:
-    """Backpropagation through time."""
-
-    name: Literal["bptt"] = knob("backpropagation through time: the yardstick; its memory grows with the steps")
-
-
-RuleConfig = OTTTConfig | SLTTConfig | DRTRLConfig | BPTTConfig
-
-
-@dataclass(frozen=True, kw_only=True)
 class _LossBase:
     readout: Literal["step", "running_mean"] = knob("what each step's loss sees: its own output, or the mean so far")
-    last_steps: int | None = knob("only the last so many steps carry a loss; null: all", unit="steps", at_least=1)
+    last_steps: int | None = knob(
+        "only the last so many steps carry a loss; null: all, or those of the answer in a task that has one",
+        unit="steps",
+        at_least=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +57,14 @@ class MixConfig(CrossEntropyConfig):
     mse_weight: float = knob("weight of the squared distance", at_least=0, at_most=1)
 
 
-LossConfig = CrossEntropyConfig | MSEConfig | MixConfig
+@dataclass(frozen=True, kw_only=True)
+class SquaredErrorConfig(_LossBase):
+    """Squared distance to the numbers to follow."""
+
+    name: Literal["squared_error"] = knob("squared distance to numbers to follow: regression")
+
+
+LossConfig = CrossEntropyConfig | MSEConfig | MixConfig | SquaredErrorConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +72,10 @@ class _OptimizerBase:
     lr: float = knob("learning rate", above=0)
     weight_decay: float = knob("weight decay", at_least=0)
     clip_norm: float | None = knob("largest gradient norm of an update; null: no clipping", above=0)
+    fptt_alpha: float | None = knob(
+        "forward propagation through time: pull towards the running average of the weights; null: none", above=0
+    )
+    fptt_beta: float = knob("share of the new weights in that average", above=0, at_most=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +157,11 @@ class LoggerConfig:
 
     tensorboard: bool = knob("write TensorBoard curves")
     log_every: int = knob("batches between two lines of metrics", unit="batches", at_least=1)
+    fidelity_every: int | None = knob(
+        "compare the rule's gradient with BPTT's on a small batch every so many epochs; null: never",
+        unit="epochs",
+        at_least=1,
+    )
     progress: Literal["auto", "bar", "lines"] = knob("progress bar or plain lines; auto: a bar on a terminal")
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from snnlearn.engine.gathering import Gathering
 from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss
+from snnlearn.engine.schedule import chosen_steps
 from snnlearn.engine.sequence import (
     Meter,
     NonFiniteError,
@@ -21,8 +22,10 @@ from snnlearn.engine.sequence import (
     sequence_length,
     steps_of,
 )
+from snnlearn.engine.window import Window
 from snnlearn.nn.block import ETBlock
-from snnlearn.nn.state import detach_state, non_finite_state, reset, stashed_state
+from snnlearn.nn.signal_hub import hubs_of
+from snnlearn.nn.state import non_finite_state, reset, stashed_state
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
 
 log = logging.getLogger("snnlearn.engine")
@@ -34,8 +37,9 @@ class OnlineLearner:
     `loss` a function of (step output, target) or a `SequenceLoss`; `optimizer` over the net's parameters.
     `update` "sequence" steps the optimizer at the end of each sequence, k after every k steps that had a loss;
     either way the gradient of an update is the mean over its steps' losses. On a stream, which has no end,
-    "sequence" means every such step. `clip_norm` bounds the gradient's norm once per update. `report` says how
-    each parameter learns. Raises RuleChoiceError for BPTT with update=k, ValueError for the rest.
+    "sequence" means every such step. A rule with a window updates where a window ends, so k is a multiple of it.
+    `clip_norm` bounds the gradient's norm once per update. `report` says how each parameter learns. Raises
+    RuleChoiceError for BPTT with update=k, ValueError for the rest.
 
     >>> from snnlearn import ETBlock, ETLinear, LI, OTTT
     >>> net = ETBlock(ETLinear(3, 2), LI())
@@ -60,10 +64,13 @@ class OnlineLearner:
         self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
         self.update, self.clip_norm = update, clip_norm
         self.report = rule.attach(net)
+        _add_signal_parameters(net, optimizer)
         self._pending = 0
         self._pending_loss: Tensor | None = None
-        self._gathering = Gathering(net)
+        self._learned = False
+        self._gathering, self._hubs = Gathering(net), hubs_of(net)
         self._run: LossRun | None = None
+        self._window: Window | None = None
         self._warned: set[str] = set()
         self.gradient_norm = 0.0
 
@@ -83,63 +90,72 @@ class OnlineLearner:
             self._run = None
             reset(self.net)
         self._drop_pending()
-        run = self._run_for(sequence_length(x))
-        updates, through_time = 0, []
-        self._gathering = Gathering(self.net)
+        run, updates = self._run_for(sequence_length(x)), 0
+        chosen = chosen_steps(self.rule, x)
+        self._gathering, self._hubs = Gathering(self.net), hubs_of(self.net)
         with self._failing_clean(), Meter(self.net, per_step_target) as meter:
             if isinstance(x, Tensor):
                 _refuse_non_finite(x)
             for x_t, target in steps_of(x, y, per_step_target):
                 if not isinstance(x, Tensor):
                     _refuse_non_finite(x_t)
+                learns = next(chosen)
                 output, loss = self._forward(x_t, target, run)
                 meter.batch_size = x_t.shape[0]
                 meter.add(output, target, loss)
-                if loss is None:
-                    continue
-                self._pending, self._pending_loss = self._pending + 1, meter.loss
-                if not self.rule.online:
-                    through_time.append(loss)
-                    continue
-                with self._gathering:
-                    loss.backward()
-                if self._pending == self.update:
+                if loss is not None:
+                    self._pending, self._pending_loss = self._pending + 1, meter.loss
+                    if learns:
+                        self._learned = True
+                        if self._window is None:
+                            with self._gathering:
+                                loss.backward()
+                if self._may_update(loss) and isinstance(self.update, int) and self._pending >= self.update:
                     updates += self._apply()
-            if through_time:
-                torch.stack(through_time).sum().backward()
-                detach_state(self.net)
+            if self._window is not None:
+                self._window.close()
             if self._pending:
                 updates += self._apply()
             else:
                 self._refuse_non_finite_state()
         return meter.result(gradient_norm=self.gradient_norm, updates=updates, trace_norms=self._trace_norms())
 
-    def step(self, x_t: Tensor, y_t: Any = None) -> Any:
+    def step(self, x_t: Tensor, y_t: Any = None, reward: Tensor | float | None = None) -> Any:
         """Take one step of a stream and return the output [B, ...]; learn where a target `y_t` is given.
 
-        `x_t` [B, ...]. State runs on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end.
+        `x_t` [B, ...]; `reward` one number per sample [B], or one for all, for a rule that learns from it. State runs
+        on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end (truncated BPTT learns where a
+        window ends), and for a rule that learns from the last or from random steps of a sequence.
         """
-        if not self.rule.online:
+        if not self.rule.online and self.rule.window is None:
             raise RuleChoiceError(
-                f"step() under {self.rule.name}: a stream has no end to backpropagate from; attach OTTT() or "
-                f"SLTT(), or call learn(x, y) on whole sequences"
+                f"step() under {self.rule.name}: a stream has no end to backpropagate from; attach OTTT() or SLTT(), "
+                f"or TruncatedBPTT() to learn window by window, or call learn(x, y) on whole sequences"
             )
         _require_gradients("step")
+        learns = next(chosen_steps(self.rule, None))
         run = self._run_for(None)
         with self._failing_clean():
             _refuse_non_finite(x_t)
+            for hub in self._hubs:
+                hub.reward = None if reward is None else torch.as_tensor(reward)
             output, loss = self._forward(x_t, NO_TARGET if y_t is None else y_t, run)
             if loss is not None:
-                loss.backward()
+                if learns:
+                    self._learned = True
+                if learns and self._window is None:
+                    loss.backward()
                 self._pending += 1
                 self._pending_loss = loss.detach() if self._pending_loss is None else self._pending_loss + loss.detach()
-                if self.update == "sequence" or self._pending == self.update:
-                    self._apply()
+            if self._may_update(loss) and self._pending >= (self.update if isinstance(self.update, int) else 1):
+                self._apply()
         return map_outputs(lambda t: t.detach(), output)
 
     def update_now(self) -> bool:
         """Apply the gradient gathered since the last update; return whether there was any."""
         with self._failing_clean():
+            if self._window is not None:
+                self._window.close()
             return bool(self._apply()) if self._pending else False
 
     def predict(self, x: Iterable[Tensor]) -> Prediction:
@@ -163,6 +179,8 @@ class OnlineLearner:
 
     def reset(self, rows: Tensor | None = None) -> None:
         """Start afresh: the whole batch, or in mid-stream the rows where `rows` [B] is true."""
+        if self._window is not None and rows is None:
+            self._window.close()
         reset(self.net, rows)
         if self._run is not None:
             self._run.reset(rows)
@@ -170,9 +188,14 @@ class OnlineLearner:
     def _run_for(self, steps: int | None) -> LossRun:
         if self._run is None:
             self._run = LossRun(self.loss, steps, not self.rule.online)
+            self._window = None if self.rule.online else Window(self.net, self._run, self.rule.window)
         else:
             self._run.extend(steps)
         return self._run
+
+    def _may_update(self, loss: Tensor | None) -> bool:
+        """Whether weights may change after this step: always, or only where a window of steps ends with it."""
+        return self._window is None or self._window.add(loss)
 
     def _forward(self, x_t: Tensor, target: Any, run: LossRun) -> tuple[Any, Tensor | None]:
         if not isinstance(x_t, Tensor):
@@ -180,6 +203,8 @@ class OnlineLearner:
                 f"one step of the input is a {type(x_t).__name__}: pass tensors; write "
                 f"torch.as_tensor(x, dtype=torch.float32)"
             )
+        for hub in self._hubs:
+            hub.target = target if isinstance(target, Tensor) else None
         output = self._output(x_t)
         if x_t.shape[0] == 0:
             self._warn_once("an empty batch (B = 0) was met; it changes no weight")
@@ -203,7 +228,10 @@ class OnlineLearner:
             ) from error
 
     def _apply(self) -> int:
-        """Scale to the mean, check, clip, step: the one place where weights change."""
+        """Scale to the mean, check, clip, step: the one place where weights change; return the number of updates."""
+        if not self._learned:
+            self._drop_pending()
+            return 0
         self._gathering.hand_over()
         parameters = self._parameters()
         gradients = [p.grad for p in parameters if p.grad is not None]
@@ -242,8 +270,10 @@ class OnlineLearner:
         return list({id(p): p for p in (*self.net.parameters(), *held)}.values())
 
     def _drop_pending(self) -> None:
-        self._pending, self._pending_loss = 0, None
+        self._pending, self._pending_loss, self._learned = 0, None, False
         self._gathering.drop()
+        if self._window is not None:
+            self._window.drop()
         self.optimizer.zero_grad(set_to_none=True)
         self.net.zero_grad(set_to_none=True)
 
@@ -291,6 +321,15 @@ class OnlineLearner:
                 module.training = training
 
 
+def _add_signal_parameters(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimizer the parameters that the rule itself brought: a learned broadcast, the readouts of blocks."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    signals = [m.signal for m in net.modules() if isinstance(m, ETBlock) and m.signal is not None]
+    brought = [p for signal in signals for p in signal.parameters() if id(p) not in held]
+    if brought:
+        optimizer.add_param_group({"params": brought})
+
+
 def _require_gradients(method: str) -> None:
     if not torch.is_grad_enabled():
         raise RuntimeError(
@@ -310,11 +349,17 @@ def _refuse_non_finite(x: Tensor) -> None:
         )
 
 
-def _check_update(update: object, rule: LearningRule) -> None:
+def _check_update(update: Any, rule: LearningRule) -> None:
     whole = isinstance(update, int) and not isinstance(update, bool) and update >= 1
     if not (update == "sequence" or whole):
         raise ValueError(f"update={update!r}: write 'sequence', or the number of steps between updates, such as 1")
-    if whole and not rule.online:
+    if whole and rule.window is not None:
+        if update % rule.window:
+            raise RuleChoiceError(
+                f"update={update} with {rule.name} and window={rule.window}: weights may change only where a window "
+                f"ends; write a multiple of it, such as update={rule.window}, or update='sequence'"
+            )
+    elif whole and not rule.online:
         raise RuleChoiceError(
             f"update={update} with {rule.name}: its gradient is known only at the end of the sequence; write "
             f"update='sequence', or choose an online rule such as OTTT()"

@@ -31,14 +31,16 @@ def bptt_gradients(
     cut: Iterable[str] | str = (),
     per_step_target: bool = False,
     cut_recurrent: bool = False,
+    cut_mean: bool = False,
 ) -> dict[str, Tensor]:
     """Return autograd's gradient of the sequence loss for every parameter that requires one, by name.
 
     `x` [T, B, ...] or an iterable of [B, ...]; `y` and `per_step_target` as for `OnlineLearner.learn`; the loss of
     the sequence is the mean over its counted steps. `cut` names modules whose neurons take the state of the step
     before as a constant, or "all" for every neuron (and the loss's running mean); `cut_recurrent` makes every
-    recurrent connection take the spikes of the step before as a constant, as cutting its whole block does. State,
-    traces, buffers and `.grad` of `net` stay as they were. Raises ValueError for a name in `cut` without neurons.
+    recurrent connection take the spikes of the step before as a constant, as cutting its whole block does; `cut_mean`
+    takes the running mean as online rules do, its past a constant. State, traces, buffers and `.grad` of `net` stay as
+    they were. Raises ValueError for a name in `cut` without neurons.
 
     >>> from snnlearn import ETBlock, ETLinear, LI
     >>> net = ETBlock(ETLinear(3, 2), LI())
@@ -50,7 +52,7 @@ def bptt_gradients(
         carriers += [module for module in net.modules() if isinstance(module, ETRecurrent)]
     named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
     with _plain(net), torch.enable_grad():
-        run = LossRun(loss, sequence_length(x), through_time=cut != "all")
+        run = LossRun(loss, sequence_length(x), through_time=cut != "all" and not cut_mean)
         losses = []
         for x_t, target in steps_of(x, y, per_step_target):
             for carrier in carriers:

@@ -12,15 +12,18 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from snnlearn.functional.cut_step import LinearCutStep
-from snnlearn.functional.synaptic import SynapticStep
+from snnlearn.functional.traced_step import CarryDown, GatedStep, Step, TracedStep
 from snnlearn.nn.connection import Connection, ETLinear
 from snnlearn.nn.eager import run_eagerly
+from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.norm_trace import NormTrace
 from snnlearn.nn.phases import Listener, Phase, announce_backward
+from snnlearn.nn.rate import RateRegulariser
+from snnlearn.nn.signal_hub import Signal
 from snnlearn.nn.state import StateShapeError
-from snnlearn.nn.synaptic_trace import SynapticTrace
+from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
@@ -52,6 +55,10 @@ class ETBlock(nn.Module):
                 f"readout without dynamics write Readout(connection)"
             )
         self.connection, self.neuron, self.norm = connection, neuron, norm
+        self.signal: Signal | None = None
+        self.rate: RateRegulariser | None = None
+        self.feedback: Tensor | None = None
+        self.shows_membrane = False
         self.listener: Listener | None = None
         self.observer: Callable[[Tensor], None] | None = None
 
@@ -59,8 +66,8 @@ class ETBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Run phase 1 (connection, then neuron) and phase 2 (the trace takes in x) for input x [B, ...]."""
         self._check_input(x)
-        if self.is_per_synapse():
-            output = self._per_synapse(x)
+        if self.is_traced_step():
+            output = self._as_traced_step(x)
         elif self.listener is None and self.is_one_node():
             output = self._as_one_node(x)
         else:
@@ -68,6 +75,23 @@ class ETBlock(nn.Module):
         if self.observer is not None:
             self.observer(output)
         self._modules["connection"].take_output(output, self.neuron.carry_graph)  # type: ignore[union-attr, operator]
+        return self._sent(output) if self.has_signals else output
+
+    @property
+    def has_signals(self) -> bool:
+        """Whether a rule gave this block more than the gradient that comes from above."""
+        modules = self._modules
+        return self.shows_membrane or modules.get("signal") is not None or modules.get("rate") is not None
+
+    def _sent(self, output: Tensor) -> Tensor:
+        """Return what goes on to the next layer, with the block's own signal, rate term and membrane joined to it."""
+        learning = self.training and torch.is_grad_enabled()
+        if self.rate is not None and learning:
+            output = self.rate(output)
+        if self.signal is not None and learning:
+            output = self.signal.emit(output)
+        if self.shows_membrane and self.neuron.state is not None:
+            output.membrane = self.neuron.state[0]  # type: ignore[attr-defined]
         return output
 
     def _phase_by_phase(self, x: Tensor) -> Tensor:
@@ -92,31 +116,42 @@ class ETBlock(nn.Module):
         normalised: Tensor = norm(y)
         return normalised
 
-    def is_per_synapse(self) -> bool:
-        """Whether the coming step learns from a per-synapse trace: such a block always runs as one node."""
+    def is_traced_step(self) -> bool:
+        """Whether the coming step learns from a trace of whole steps: such a block always runs as one node."""
         trace = self._modules["connection"]._modules.get("trace")  # type: ignore[union-attr]
-        return isinstance(trace, SynapticTrace) and trace.training and torch.is_grad_enabled()
+        return isinstance(trace, StepTrace) and trace.training and torch.is_grad_enabled()
 
-    def _per_synapse(self, x: Tensor) -> Tensor:
-        connection, neuron = self.connection, self.neuron
+    def _as_traced_step(self, x: Tensor) -> Tensor:
+        connection, neuron, trace = self.connection, self.neuron, self.connection.trace
         neuron.refuse_replicas()
         for part in (connection, neuron):
             if not _is_plain(part) or (part is neuron and type(neuron).forward is not Neuron.forward):
                 raise RuntimeError(
-                    f"{type(part).__name__} has a hook or a forward of its own, and with a trace per synapse the block "
-                    f"runs as one step that would not call it; hook the ETBlock instead, or write the change into "
-                    f"neuron.step"
+                    f"{type(part).__name__} has a hook or a forward of its own, and with this trace the block runs as "
+                    f"one step that would not call it; hook the ETBlock instead, or write the change into neuron.step"
                 )
-        told = self._tell if self.listener is not None else _nobody_listens
-        return SynapticStep.apply(  # type: ignore[no-any-return]
+        if isinstance(trace, RatioTrace):
+            trace.take_membrane(getattr(x, "membrane", None))
+        assert isinstance(trace, StepTrace)
+        linearised = trace.needs_jacobian or next(neuron.parameters(), None) is not None
+        return TracedStep.apply(  # type: ignore[no-any-return]
             connection.traced_input(x),
             connection.effective_weight(),
             connection.bias,
-            connection.trace,
-            neuron.advance_linearised,
-            told,
+            connection.weighted_map(),
+            trace,
+            neuron.advance_linearised if linearised else self._advance_gated,
+            self._tell if self.listener is not None else _nobody_listens,
+            None if self.feedback is None else self.feedback.to(x.device),
             *neuron.parameters(),
         )
+
+    def _advance_gated(self, y: Tensor) -> Step:
+        neuron = self.neuron
+        if isinstance(neuron, FiringNeuron) and neuron.cuts_its_past:
+            spike, u = neuron.advance_cut(y)
+            return GatedStep(spike, neuron.surrogate.derivative(u))
+        return neuron.advance_linearised(y)
 
     def _tell(self, phase: str) -> None:
         if self.listener is not None:
@@ -196,9 +231,13 @@ class Readout(nn.Module):
     def __init__(self, connection: nn.Module) -> None:
         super().__init__()
         self.connection = connection
+        self.feedback: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the connection's output for x [B, ...]."""
+        if self.feedback is not None and self.training and torch.is_grad_enabled():
+            own: Tensor = self.connection(x.detach())
+            return own + CarryDown.apply(x, self.feedback.to(x.device), own.shape)  # type: ignore[no-any-return]
         output: Tensor = self.connection(x)
         return output
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from snnlearn.functional.eligibility import LinearEligibility
 from snnlearn.functional.weighted_map import Dense, WeightedMap
-from snnlearn.nn.synaptic_trace import SynapticTrace
+from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
@@ -34,11 +34,11 @@ class Connection(nn.Module):
         return (4,)
 
     @property
-    def trace(self) -> TraceBuffer | SynapticTrace | None:
+    def trace(self) -> TraceBuffer | StepTrace | None:
         """The trace in use, or None when no rule attached one."""
         return self._modules.get("trace")  # type: ignore[return-value]
 
-    def hold_trace(self, trace: TraceBuffer | SynapticTrace | None) -> None:
+    def hold_trace(self, trace: TraceBuffer | StepTrace | None) -> None:
         """Keep `trace` as a child, so that it moves, copies and changes mode with this layer; None drops it."""
         self._modules["trace"] = trace
 
@@ -49,7 +49,7 @@ class Connection(nn.Module):
             return cast(Tensor, super().forward(x))
         return self.traced(x, trace)
 
-    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return the layer's output with a weight gradient read from `trace`."""
         raise TypeError(f"{type(self).__name__} must define traced(x, trace)")
 
@@ -112,7 +112,7 @@ class ETLinear(Connection, nn.Linear):
         """Return the matrix product."""
         return Dense()
 
-    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return x W^T + b."""
         return LinearEligibility.apply(x, self.weight, self.bias, trace)  # type: ignore[no-any-return]
 

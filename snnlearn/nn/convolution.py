@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from snnlearn.functional.eligibility import ConvEligibility
 from snnlearn.functional.weighted_map import Convolution
 from snnlearn.nn.connection import Connection
-from snnlearn.nn.synaptic_trace import SynapticTrace
+from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
@@ -48,7 +48,7 @@ class ConvConnection(Connection):
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
         return F.pad(x, self._reversed_padding_repeated_twice, mode=mode)
 
-    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return the convolution with a weight gradient read from `trace`."""
         return ConvEligibility.apply(  # type: ignore[no-any-return]
             self.traced_input(x), self.effective_weight(), self.bias, trace, self.weighted_map()
@@ -134,7 +134,7 @@ class TransposedConvConnection(Connection):
             return cast(Tensor, plain(x, None if output_size is None else list(output_size)))
         return self._eligible(x, trace, self._map_for(x, output_size))
 
-    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return the transposed convolution with a weight gradient read from `trace`."""
         return self._eligible(x, trace, self.weighted_map())
 
@@ -154,7 +154,7 @@ class TransposedConvConnection(Connection):
         )
         return usual._replace(output_padding=tuple(extra))
 
-    def _eligible(self, x: Tensor, trace: TraceBuffer | SynapticTrace, convolution: Convolution) -> Tensor:
+    def _eligible(self, x: Tensor, trace: TraceBuffer | StepTrace, convolution: Convolution) -> Tensor:
         weight = self.effective_weight()
         return ConvEligibility.apply(x, weight, self.bias, trace, convolution)  # type: ignore[no-any-return]
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from snnlearn.functional.lookup import Lookup, et_embedding
 from snnlearn.nn.connection import Connection
-from snnlearn.nn.synaptic_trace import SynapticTrace
+from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
@@ -67,7 +67,7 @@ class ETEmbedding(Connection, nn.Embedding):
         self._refuse_other_than_integers(x)
         return super().forward(x)
 
-    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return the rows of the table with a gradient read from `trace`."""
         return et_embedding(x, trace, self.weight, self.padding_idx)
 

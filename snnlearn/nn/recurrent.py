@@ -10,7 +10,7 @@ from snnlearn.functional.eligibility import LinearEligibility
 from snnlearn.functional.weighted_map import Dense, WeightedMap
 from snnlearn.nn.connection import Connection
 from snnlearn.nn.state import Stateful, StateShapeError
-from snnlearn.nn.synaptic_trace import SynapticTrace
+from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
@@ -73,7 +73,7 @@ class ETRecurrent(Connection, Stateful):
             return F.linear(self.traced_input(x), self.effective_weight(), self.bias)
         return self.traced(x, trace)
 
-    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return W x + V s + b with weight gradients read from `trace`."""
         joined = self.traced_input(x)
         return LinearEligibility.apply(joined, self.effective_weight(), self.bias, trace)  # type: ignore[no-any-return]

@@ -1,101 +1,117 @@
 """The per-synapse eligibility of one block: exact for any elementwise neuron, B x O x I numbers per hidden value."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from snnlearn.functional.synaptic import LinearisedStep, advance_eligibility, read_eligibility, step_eligibility
-from snnlearn.nn.clocked_trace import ClockedTrace
-from snnlearn.nn.state import StateShapeError
+from snnlearn.functional.dynamics import LeakTransition
+from snnlearn.functional.synaptic import step_eligibility, with_one
+from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
+from snnlearn.functional.traced_step import LinearisedStep, Step
+from snnlearn.functional.weighted_map import WeightedMap, rows_of
+from snnlearn.nn.step_trace import StepTrace
 
 
-class SynapticTrace(ClockedTrace):
-    """Eligibility E = dh/dW of a linear connection and of its neuron's own parameters: `snnlearn.functional.synaptic`.
+class SynapticTrace(StepTrace):
+    """Eligibility E = dh/dW of a linear connection: `snnlearn.functional.synaptic`.
 
-    `values` [K, B, ..., O, I] (one input more with a bias) and one [K, B, ..., O] per parameter of the neuron in
-    `parameter_values`; K hidden values. `spike_by_weight` [B, ..., O, I] is what the signal dL/ds of the step meets.
-    Raises StaleTraceError on a wrong order of steps, StateShapeError when the input changes shape in mid-sequence.
+    `values` [K, B, ..., O, I] (one input more with a bias), K hidden values; `filtered_values` those of the filter;
+    `spike_by_weight` [B, ..., O, I] is what the signal dL/ds of the step meets. Arguments as `StepTrace`.
 
     >>> SynapticTrace("a").norm()
     0.0
     """
 
-    transient = ("values", "parameter_values", "skipped")
-    plain = ("tick", "spike_by_weight", "spike_by_parameter")
-
-    def __init__(self, name: str = "this block") -> None:
-        super().__init__(name)
-        self.values: Tensor | None = None
-        self.parameter_values: tuple[Tensor, ...] | None = None
-        self.spike_by_weight: Tensor | None = None
-        self.spike_by_parameter: tuple[Tensor, ...] = ()
-
-    def extra_repr(self) -> str:
-        """Return what is kept."""
-        return f"per synapse, tick={self.tick}"
+    needs_jacobian = True
+    transient: tuple[str, ...] = ("values", "filtered_values", *StepTrace.transient)
+    plain: tuple[str, ...] = ("spike_by_weight", *StepTrace.plain)
+    values: Tensor | None = None
+    filtered_values: Tensor | None = None
+    spike_by_weight: Tensor | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether no step has been taken in since the last reset."""
         return self.values is None or self.spike_by_weight is None
 
-    def advance_(self, x: Float[Tensor, "batch *inputs"], step: LinearisedStep) -> None:
-        """Take in a step of input x [B, ..., I]: keep ds/dW and ds/dp, move E by the step's Jacobian, and tick."""
-        jacobian = step.jacobian
-        shape = (*jacobian.drive.shape, x.shape[-1])
-        if self.values is None or self.parameter_values is None:
-            self.values = jacobian.drive.new_zeros(shape)
-            self.parameter_values = tuple(torch.zeros_like(jacobian.drive) for _ in step.parameters)
-        elif self.values.shape != shape:
-            raise StateShapeError(
-                f"{self.name}: this step's eligibility has shape {list(shape)}, the running one "
-                f"{list(self.values.shape)}: within a sequence the input keeps its shape. Call reset(net) where a new "
-                f"sequence begins"
-            )
-        self.spike_by_weight, self.values = step_eligibility(self.values, jacobian, x)
-        before = [values.unsqueeze(-1) for values in self.parameter_values]
-        directs = [(direct.spike.unsqueeze(-1), direct.state.unsqueeze(-1)) for direct in step.parameters]
-        self.spike_by_parameter = tuple(
-            read_eligibility(kept, jacobian.spike_state, spike).squeeze(-1)
-            for kept, (spike, _) in zip(before, directs, strict=True)
-        )
-        self.parameter_values = tuple(
-            advance_eligibility(kept, jacobian.transition, state).squeeze(-1)
-            for kept, (_, state) in zip(before, directs, strict=True)
-        )
-        self.tick += 1
+    def start_weights(self, x: Tensor, step: Step) -> None:
+        """Start from an eligibility of zero."""
+        assert isinstance(step, LinearisedStep)
+        drive, inputs = step.jacobian.drive, x.shape[-1] + self.has_bias
+        self.values = drive.new_zeros((*drive.shape, inputs))
+        self.filtered_values = self.filter_start(self.values[0])
 
-    def read_spike(self, tick: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return ds/dW and ds/dp of the step if the clock stands at `tick`, else raise."""
+    def advance_weights(self, x: Tensor, step: Step) -> None:
+        """Keep ds/dW, filtered, and move E by the step's Jacobian."""
+        assert isinstance(step, LinearisedStep)
+        assert self.values is not None
+        inputs = with_one(x) if self.has_bias else x
+        spike_by_weight, self.values = step_eligibility(self.values, step.jacobian, inputs)
+        self.spike_by_weight = self.filtered(self.filtered_values, spike_by_weight)
+
+    def weight_gradients(
+        self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum over the batch of signal * ds/dW, and the same for the bias (zeros where there is none)."""
         self.check(tick)
         assert self.spike_by_weight is not None
-        return self.spike_by_weight, self.spike_by_parameter
-
-    def read(self, tick: int) -> tuple[Tensor, float]:
-        """Raise: only a forward in eval() goes past `SynapticStep`, and it keeps no trace."""
-        self.check(tick)
-        raise RuntimeError(f"{self.name}: a per-synapse trace is read by its own step, through read_spike")
-
-    def gather(self, d: Tensor, trace: Tensor, weight: Tensor) -> bool:
-        """Return False: nothing is gathered here."""
-        return False
+        gathered = torch.einsum("no,noi->oi", rows_of(signal), self.spike_by_weight.flatten(0, -3))
+        if not self.has_bias:
+            return gathered, gathered.new_zeros(gathered.shape[0])
+        return gathered[:, :-1], gathered[:, -1]
 
     def norm(self) -> float:
         """Return the Euclidean norm of ds/dW of the last step; 0.0 before the first."""
         return 0.0 if self.spike_by_weight is None else float(self.spike_by_weight.norm())
 
-    def reset(self, rows: Tensor | None = None) -> None:
-        """Forget the eligibility, or the rows where `rows` [B] is true; a backward still pending then raises."""
-        super().reset(rows)
-        self.spike_by_weight, self.spike_by_parameter = None, ()
-
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "SynapticTrace":
-        super()._apply(fn, recurse)
-        self.spike_by_weight, self.spike_by_parameter = None, ()
-        return self
+    def forget_step(self) -> None:
+        """Drop ds/dW and ds/dp of the last step."""
+        super().forget_step()
+        self.spike_by_weight = None
 
 
-__all__ = ["SynapticTrace"]
+class FilteredTrace(SynapticTrace):
+    """A filtered eligibility whose transition is one constant for the layer, so that only the filter is per synapse.
+
+    With the trace a of the input, which decays by `leak`, ds/dW of the step is ds/dy (x) a; the filter then runs per
+    synapse: `filtered_values` [F, B, ..., O, I], `values` [K, B, ..., I]. The rest as `StepTrace`.
+
+    >>> from snnlearn.functional import lif_leak_transition
+    >>> FilteredTrace(lif_leak_transition(0.5), lif_leak_transition(0.9), "a").norm()
+    0.0
+    """
+
+    needs_jacobian = False
+
+    def __init__(
+        self,
+        leak: LeakTransition,
+        filter: LeakTransition | None,
+        name: str = "this block",
+        has_bias: bool = True,
+        mean_decay: float | None = None,
+    ) -> None:
+        super().__init__(name, filter, has_bias, mean_decay)
+        self.leak = leak
+
+    def extra_repr(self) -> str:
+        """Return the transition in effect."""
+        return f"transition={self.leak.transition}, {super().extra_repr()}"
+
+    def start_weights(self, x: Tensor, step: Step) -> None:
+        """Start from a trace of zero."""
+        inputs = with_one(x) if self.has_bias else x
+        wide = torch.promote_types(x.dtype, step.spike_input.dtype)
+        self.values = inputs.new_zeros((len(self.leak.drive), *inputs.shape), dtype=wide)
+        self.filtered_values = self.filter_start(step.spike_input.unsqueeze(-1) * self.values[0].unsqueeze(-2))
+
+    def advance_weights(self, x: Tensor, step: Step) -> None:
+        """Take x into its trace and ds/dW of the step into the filter."""
+        assert self.values is not None
+        inputs = with_one(x) if self.has_bias else x
+        advance_leak_trace_(self.values, inputs.to(self.values.dtype), self.leak)
+        trace = read_leak_trace(self.values, self.leak)
+        eligibility = step.spike_input.unsqueeze(-1) * trace.unsqueeze(-2)
+        self.spike_by_weight = self.filtered(self.filtered_values, eligibility)
+
+
+__all__ = ["FilteredTrace", "SynapticTrace"]

@@ -11,7 +11,7 @@ from snnlearn.functional.weight_standardization import standardize_weight
 from snnlearn.functional.weighted_map import Convolution, Dense
 from snnlearn.nn.connection import ETLinear
 from snnlearn.nn.convolution import ETConv2d
-from snnlearn.nn.synaptic_trace import SynapticTrace
+from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
@@ -123,7 +123,7 @@ class WeightStandardizedETLinear(ETLinear):
             return F.linear(x, self.effective_weight(), self.bias)
         return self.traced(x, self.trace)
 
-    def traced(self, x: Tensor, trace: TraceBuffer | SynapticTrace) -> Tensor:
+    def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return x W_hat^T + b with a weight gradient read from `trace`."""
         weight = self.effective_weight()
         return LinearEligibility.apply(x, weight, self.bias, trace)  # type: ignore[no-any-return]

@@ -1,35 +1,41 @@
 """Attach a rule to a network: the one place where a rule meets modules."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from torch import nn
 
-from snnlearn.functional.weighted_map import Dense
-from snnlearn.nn.block import ETBlock, Readout
+from snnlearn.nn.block import Readout
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.neuron import Neuron
-from snnlearn.nn.norm_trace import NormTrace, norm_trace_for
-from snnlearn.nn.probe import caveats_of, leak_of, refuse_mixing
+from snnlearn.nn.norm_trace import norm_trace_for
+from snnlearn.nn.probe import refuse_mixing
+from snnlearn.nn.rate import RateRegulariser
+from snnlearn.nn.signal_hub import Signal, SignalHub
 from snnlearn.nn.state import reset
-from snnlearn.nn.synaptic_trace import SynapticTrace
-from snnlearn.nn.trace_buffer import TraceBuffer
-from snnlearn.rules.axes import LearningRule, RuleChoiceError
-from snnlearn.rules.norms import AFFINE_WHY, FROZEN_WHY, is_frozen, norm_caveats
-from snnlearn.rules.report import AttachReport, ReportRow, notes_of
-
-FULL = "BPTT"
-CUT_ALL = "BPTT with every temporal edge cut"
-CUT_LATER = "BPTT with the temporal edges of later blocks cut"
-PER_SYNAPSE = ("per synapse", True, CUT_LATER, "the neuron's own Jacobian is followed, reset included")
-PER_UNIT = ("per unit", True, CUT_LATER, "a parameter of the neuron, followed like a weight")
+from snnlearn.nn.step_trace import StepTrace
+from snnlearn.rules.axes import LearningRule
+from snnlearn.rules.legality import RuleChoiceError
+from snnlearn.rules.report import AttachReport, notes_of
+from snnlearn.rules.rows import rows_of
+from snnlearn.rules.wiring import (
+    SEEDS_PER_RULE,
+    Place,
+    feedback_for,
+    has_norm,
+    is_dense,
+    places_of,
+    signal_for,
+    trace_for,
+)
 
 
 def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
     """Make `net` learn by `rule` and return a report with one row per parameter.
 
-    Every `ETBlock` gets the trace of the rule, every `Neuron` its graph cut between steps (or kept, for BPTT), and
-    running state is dropped. Attach again to change the rule; attach to a part of a network to mix rules. Raises
-    RuleChoiceError when the rule needs a trace and `net` has no block to hold one.
+    Every `ETBlock` gets the trace and the signal of the rule, every `Neuron` its graph cut between steps (or kept, for
+    BPTT), and running state is dropped. Attach again to change the rule; attach to a part of a network to mix rules
+    (signals other than spatial are made at the output of what they are attached to, so they take the whole network).
+    Raises RuleChoiceError when the rule needs what `net` does not have.
 
     >>> from snnlearn.nn import ETBlock, ETLinear, LIF
     >>> from snnlearn.rules import OTTT
@@ -37,58 +43,106 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
     'decay 0.5'
     """
     _check_types(net, rule)
-    blocks = {name: module for name, module in net.named_modules() if isinstance(module, ETBlock)}
-    _refuse_sharing(blocks, rule)
-    if rule.transition == "local":
-        _refuse_beyond_synapses(blocks, rule)
-    if rule.storage != "none" and not blocks:
+    places = places_of(net)
+    _refuse_sharing(places, rule)
+    if rule.storage != "none" and not places:
         raise RuleChoiceError(
             f"{rule.name} keeps traces in ETBlocks and this {type(net).__name__} has none: weights outside a "
             f"block have no neuron to take a leak from; write ETBlock(ETLinear(...), LIF()), or attach SLTT() or BPTT()"
         )
+    for place in places:
+        place.block.neuron.unit_shape = place.block.connection.unit_shape
+    hub = SignalHub()
+    traces = [trace_for(place, places, rule) for place in places]
+    for place, trace in zip(places, traces, strict=True):
+        _refuse_unfit(place, rule, isinstance(trace, StepTrace))
+    signals = _signals(net, places, rule, hub)
     for module in net.modules():
         if isinstance(module, Neuron):
             module.carry_graph = not rule.online
-    for name, block in blocks.items():
-        block.neuron.unit_shape = block.connection.unit_shape
-        block.connection.hold_trace(_trace_for(block, name or "the block", rule))
+        hooks = module._forward_hooks
+        for key in [k for k, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), SignalHub)]:
+            del hooks[key]
+    for place, trace, signal in zip(places, traces, signals, strict=True):
+        block = place.block
+        block.connection.hold_trace(trace)
         block.connection.train(block.connection.training)
-        block.hold_norm_trace(norm_trace_for(block.norm, block.connection.trace))
+        block.hold_norm_trace(norm_trace_for(block.norm, trace))
+        block.signal = signal
+        block.rate = _rate(place, rule)
+        block.shows_membrane = rule.transition == "ratio"
+    _set_feedback(net, places, rule)
+    if any(signals):
+        net.register_forward_hook(hub.join)
     reset(net)
-    return AttachReport(rule.name, tuple(_rows(net, rule)), notes_of(net) if rule.online else ())
+    return AttachReport(rule.name, tuple(rows_of(net, places, rule)), notes_of(net) if rule.online else ())
 
 
-def _trace_for(block: ETBlock, name: str, rule: LearningRule) -> TraceBuffer | SynapticTrace | None:
-    if rule.transition == "leak":
-        return TraceBuffer(leak_of(block.neuron), name)
-    return SynapticTrace(name) if rule.transition == "local" else None
+def _rate(place: Place, rule: LearningRule) -> RateRegulariser | None:
+    if rule.rate is None or place.is_readout:
+        return None
+    return RateRegulariser(rule.rate.rate, rule.rate.weight).train(place.block.training)
 
 
-def _refuse_beyond_synapses(blocks: dict[str, ETBlock], rule: LearningRule) -> None:
-    """Refuse, before anything is changed, a block whose weights have no affordable per-synapse trace."""
-    for name, block in blocks.items():
-        where = f"block {name!r}" if name else "the block"
-        if not (is_described(block.connection) and isinstance(block.connection.weighted_map(), Dense)):
-            kind = type(block.connection).__name__
+def _signals(net: nn.Module, places: Sequence[Place], rule: LearningRule, hub: SignalHub) -> list[Signal | None]:
+    if rule.signal not in ("spatial", "alignment") and all(place.is_readout for place in places):
+        raise RuleChoiceError(
+            f"{rule.name} gives hidden blocks a signal of their own, and this {type(net).__name__} has only a readout; "
+            f"attach it to the whole network, or write signal='spatial'"
+        )
+    signals: list[Signal | None] = []
+    for place in places:
+        signal = signal_for(place, places, rule, hub, net)
+        signals.append(None if signal is None else signal.train(place.block.training))
+    return signals
+
+
+def _set_feedback(net: nn.Module, places: Sequence[Place], rule: LearningRule) -> None:
+    """Give blocks and static readouts the matrices of feedback alignment, or take them away."""
+    for number, place in enumerate(places):
+        place.block.feedback = feedback_for(place.block.connection.effective_weight(), rule, number)
+    for number, module in enumerate(m for m in net.modules() if isinstance(m, Readout)):
+        weight = getattr(module.connection, "weight", None)
+        if rule.signal == "alignment" and not isinstance(module.connection, nn.Linear):
             raise RuleChoiceError(
-                f"{rule.name} keeps one number per synapse, and {where} is an {kind}, whose every weight has as "
-                f"many synapses as there are places: attach OTTT() to that block, attach(net.get_submodule({name!r}), "
-                f"OTTT()), and {rule.name} to the linear ones"
+                f"{rule.name} carries the error down by a fixed matrix, and this Readout has a "
+                f"{type(module.connection).__name__}; write Readout(nn.Linear(...)), or signal='spatial'"
             )
-        if not (block.norm is None or isinstance(block.norm, nn.Identity)):
+        module.feedback = None if weight is None else feedback_for(weight, rule, SEEDS_PER_RULE // 2 + number)
+
+
+def _refuse_unfit(place: Place, rule: LearningRule, is_step_trace: bool) -> None:
+    """Refuse, before anything is changed, a block that the rule's trace cannot serve."""
+    block, where = place.block, f"block {place.name!r}" if place.name else "the block"
+    if not is_step_trace:
+        return
+    if not is_described(block.connection):
+        raise RuleChoiceError(
+            f"{rule.name} runs a block as one step, and the {type(block.connection).__name__} of {where} has a forward "
+            f"of its own that its weighted_map does not tell; write weighted_map for it, or attach OTTT() or SLTT()"
+        )
+    if rule.storage == "synaptic" and not is_dense(block):
+        kind = type(block.connection).__name__
+        raise RuleChoiceError(
+            f"{rule.name} keeps one number per synapse, and {where} is an {kind}, whose every weight has as many "
+            f"synapses as there are places: attach OTTT() to that block, attach(net.get_submodule({place.name!r}), "
+            f"OTTT()), and {rule.name} to the linear ones"
+        )
+    if has_norm(block):
+        raise RuleChoiceError(
+            f"{rule.name} follows the step from the weights to the neuron, and {where} has a "
+            f"{type(block.norm).__name__} between them; move it before the block, or attach OTTT() or SLTT() to it"
+        )
+    shape = block.connection.unit_shape
+    for parameter_name, parameter in block.neuron.named_parameters():
+        per_unit = parameter.shape == shape if is_dense(block) else parameter.shape[:1] == shape[:1]
+        if parameter.numel() != 1 and not (per_unit and parameter.dim() == len(shape)):
             raise RuleChoiceError(
-                f"{rule.name} follows the neuron's own Jacobian from the weights on, and {where} has a "
-                f"{type(block.norm).__name__} between them; move it before the block, or attach OTTT() or SLTT() to it"
+                f"{rule.name} keeps a trace for a neuron's parameter that is one number or one per unit "
+                f"{list(shape)}, and {parameter_name!r} in {where} has shape {list(parameter.shape)}; give "
+                f"it one of these shapes, or attach BPTT()"
             )
-        block.neuron.unit_shape = shape = block.connection.unit_shape
-        for parameter_name, parameter in block.neuron.named_parameters():
-            if parameter.numel() != 1 and parameter.shape != shape:
-                raise RuleChoiceError(
-                    f"{rule.name} keeps a trace for a neuron's parameter that is one number or one per unit "
-                    f"{list(shape)}, and {parameter_name!r} in {where} has shape {list(parameter.shape)}; give "
-                    f"it one of these shapes, or attach BPTT()"
-                )
-        refuse_mixing(block.neuron, shape)
+    refuse_mixing(block.neuron, shape)
 
 
 def _check_types(net: object, rule: object) -> None:
@@ -99,10 +153,11 @@ def _check_types(net: object, rule: object) -> None:
         raise TypeError(f"attach(net, rule) got {rule!r} as rule: it takes a rule object, with parentheses; {hint}")
 
 
-def _refuse_sharing(blocks: dict[str, ETBlock], rule: LearningRule) -> None:
+def _refuse_sharing(places: Sequence[Place], rule: LearningRule) -> None:
     """Refuse two blocks with one neuron (its state would advance twice a step) or, under a trace, one connection."""
     seen: dict[int, str] = {}
-    for name, block in blocks.items():
+    for place in places:
+        name, block = place.name, place.block
         parts: list[tuple[str, nn.Module, str]] = [("neuron", block.neuron, "give each block a neuron of its own")]
         if rule.storage != "none":
             share = "make two connections and share the weight: b.connection.weight = a.connection.weight"
@@ -116,66 +171,4 @@ def _refuse_sharing(blocks: dict[str, ETBlock], rule: LearningRule) -> None:
             seen[id(part)] = name
 
 
-def _rows(net: nn.Module, rule: LearningRule) -> Iterator[ReportRow]:
-    owners = _owners(net)
-    for name, _ in net.named_parameters():
-        role, block = owners[name]
-        if not rule.online:
-            yield ReportRow(name, "none", True, FULL, "autograd through the whole sequence")
-        elif rule.transition == "none":
-            yield ReportRow(name, "none", True, CUT_ALL, "the rule takes the state of the step before as a constant")
-        else:
-            yield _traced_row(name, role, block)
-
-
-def _traced_row(name: str, role: str, block: ETBlock | None) -> ReportRow:
-    if role == "readout":
-        return ReportRow(name, "none", True, FULL, "static readout: it remembers nothing")
-    if role == "connection" and block is not None:
-        trace = block.connection.trace
-        if isinstance(trace, SynapticTrace):
-            return ReportRow(name, *PER_SYNAPSE)
-        assert trace is not None
-        caveats = [*caveats_of(block.neuron), *norm_caveats(block)]
-        why = FROZEN_WHY if is_frozen(block) else "one constant decay for the layer is the neuron's whole memory"
-        return ReportRow(name, _decays(trace), not caveats, CUT_LATER, "; ".join(caveats) or why)
-    norm_trace = None if block is None else block._modules.get("norm_trace")
-    if role == "norm" and block is not None and isinstance(norm_trace, NormTrace):
-        caveats = caveats_of(block.neuron)
-        return ReportRow(name, _decays(norm_trace), not caveats, CUT_LATER, "; ".join(caveats) or AFFINE_WHY)
-    if role == "neuron" and block is not None and isinstance(block.connection.trace, SynapticTrace):
-        return ReportRow(name, *PER_UNIT)
-    reasons = {
-        "norm": "normalisation inside a block: its parameter has no trace, only this step's share is learned",
-        "neuron": "parameter of a neuron: it has no trace, only this step's share is learned",
-        "outside": "outside any block: no trace; right only if no neuron with memory comes after it",
-    }
-    return ReportRow(name, "none", False, FULL, reasons[role])
-
-
-def _decays(trace: TraceBuffer) -> str:
-    return "decay " + ", ".join(f"{row[k]:.6g}" for k, row in enumerate(trace.leak.transition))
-
-
-def _owners(net: nn.Module) -> dict[str, tuple[str, ETBlock | None]]:
-    """Map each parameter's name to its role, the innermost block or readout deciding."""
-    owners: dict[str, tuple[str, ETBlock | None]] = {name: ("outside", None) for name, _ in net.named_parameters()}
-    for prefix, module in net.named_modules():
-        parts: list[tuple[str, nn.Module | None, ETBlock | None]] = []
-        if isinstance(module, ETBlock):
-            parts = [(part, getattr(module, part), module) for part in ("connection", "neuron", "norm")]
-        elif isinstance(module, Readout):
-            parts = [("readout", module.connection, None)]
-        elif isinstance(module, Neuron):
-            parts = [("neuron", module, None)]
-        for role, part, block in parts:
-            child = "connection" if role == "readout" else ("" if block is None else role)
-            base = ".".join(filter(None, (prefix, child)))
-            for name, _ in part.named_parameters() if part is not None else ():
-                full = ".".join(filter(None, (base, name)))
-                if full in owners and not (role == "neuron" and block is None and owners[full][1] is not None):
-                    owners[full] = (role, block)
-    return owners
-
-
-__all__ = ["CUT_ALL", "CUT_LATER", "FULL", "attach"]
+__all__ = ["attach"]

@@ -4,74 +4,124 @@ For hidden values h_t = f(h_{t-1}, y_t), y_t = W q_t + b, and a loss that reache
 
     e_t = A_t e_{t-1} + p_t (x) q_t ,    dL/dW = sum_t L_t * e_t ,
 
-and a rule chooses A_t (transition), a further filter of e, L_t (signal) and how e is stored. An illegal
-combination cannot be constructed; a choice that is planned but not built is told from a misspelling.
+and a rule chooses A_t (transition), a further filter of e, L_t (signal), how e is stored, and at which steps it learns.
+An illegal combination cannot be constructed (`snnlearn.rules.legality`).
 """
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from snnlearn.nn.factored_trace import PostTrace
+from snnlearn.rules.legality import CHOICES, Point, RuleChoiceError, check
+
 if TYPE_CHECKING:
     from snnlearn.rules.report import AttachReport
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "transition": ("none", "leak", "local", "through_time"),
-    "trace_filter": ("none", "kappa"),
-    "signal": ("spatial", "symmetric", "random", "direct", "target", "local_readout", "reward"),
-    "storage": ("none", "pre", "synaptic"),
-}
-"""Every choice on every axis, planned ones included."""
 
-BUILT: dict[str, tuple[str, ...]] = {
-    "transition": ("none", "leak", "local", "through_time"),
-    "trace_filter": ("none",),
-    "signal": ("spatial",),
-    "storage": ("none", "pre", "synaptic"),
-}
-"""The choices that exist today."""
+@dataclass(frozen=True, kw_only=True)
+class LocalHead:
+    """A readout of the block's own: `kind` random, trained or sinusoid; `loss` cross_entropy, mse or smooth_l1.
+
+    >>> LocalHead(kind="trained").loss
+    'cross_entropy'
+    """
+
+    kind: str = "random"
+    loss: str = "cross_entropy"
 
 
-class RuleChoiceError(ValueError):
-    """A rule was asked for that is misspelt, not built yet, or illegal as a combination."""
+@dataclass(frozen=True, kw_only=True)
+class NoiseEstimate:
+    """How the noise signal estimates do/ds: `scale` of the noise added to the spikes, `momentum` of the running mean.
+
+    >>> NoiseEstimate().momentum
+    0.99
+    """
+
+    scale: float = 0.1
+    momentum: float = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateTarget:
+    """Hold every unit of the hidden blocks near `rate` (spikes per step), with `weight` in the loss.
+
+    >>> RateTarget(rate=0.05, weight=1.0).rate
+    0.05
+    """
+
+    rate: float
+    weight: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRule:
     """A learning rule as a point on the axes; attach it to any network.
 
-    `transition` how the trace advances: none, leak (one constant per layer), local (the neuron's own Jacobian),
-    through_time (no trace: autograd through the whole sequence, not online). `trace_filter` a further filter of
-    the trace: none, kappa. `signal` what the trace meets: spatial (backprop at step t), or a broadcast.
-    `storage` none (no trace), pre (one number per input, legal with the leak transition alone) or synaptic.
-    Raises RuleChoiceError for a misspelt, unbuilt or illegal choice, naming the one to change.
+    `transition` how the trace advances: none, leak (one constant per layer), ratio (of the sending neurons' membranes),
+    local (the neuron's own Jacobian), through_time (no trace: autograd through the whole sequence, not online).
+    `trace_filter` a further filter of the trace: none, kappa (the leak of the readout), above (the leak of the next
+    block), double (two decays). `signal` what the trace meets: spatial (backprop at step t), alignment (the same with
+    fixed random matrices on the way down), symmetric, random and adaptive (broadcasts of the output's error), target
+    (a projection of the label), local_readout, noise, reward. `storage` none (no trace), pre (one number per input),
+    synaptic (one per synapse) or rank_one. `relay` what the signal is multiplied by: instantaneous (ds/dy of the step)
+    or mean (its leaky mean). `learn_on` the steps that learn: all, last (the last `learn_steps`), random (`learn_steps`
+    drawn anew for every sequence), poisson (each step with probability 1 / `learn_steps`).
+
+    `window` (steps, with through_time alone) how far autograd goes back before the graph is cut; None: all the way.
+    `trace_decay` in place of the neuron's own leak (transition leak); `filter_decay` in place of the filter's (two
+    numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of S-TLLR; `head`,
+    `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError for a misspelt or illegal
+    choice, naming the one to change.
 
     >>> LearningRule(transition="leak", storage="pre").name
     'leak/none/spatial/pre'
     >>> LearningRule(transition="local", storage="pre")
     Traceback (most recent call last):
         ...
-    snnlearn.rules.axes.RuleChoiceError: storage='pre' with transition='local': ...
+    snnlearn.rules.legality.RuleChoiceError: storage='pre' with transition='local': ...
     """
 
     transition: str = "leak"
     trace_filter: str = "none"
     signal: str = "spatial"
     storage: str = "pre"
+    relay: str = "instantaneous"
+    learn_on: str = "all"
+    learn_steps: int | None = None
+    trace_decay: float | None = None
+    filter_decay: float | tuple[float, float] | None = None
+    forgetting: float = 0.0
+    post: PostTrace | None = None
+    head: LocalHead | None = None
+    noise: NoiseEstimate | None = None
+    rate: RateTarget | None = None
+    seed: int = 0
+    window: int | None = None
     title: str = ""
 
     def __post_init__(self) -> None:
-        for axis, choices in CHOICES.items():
-            _check_spelling(axis, getattr(self, axis), choices)
-        self._check_legality()
-        for axis, built in BUILT.items():
-            value = getattr(self, axis)
-            if value not in built:
-                raise RuleChoiceError(
-                    f"{axis}={value!r} is planned, not built: choose one of {', '.join(built)} for now"
-                )
+        check(
+            Point(
+                transition=self.transition,
+                trace_filter=self.trace_filter,
+                signal=self.signal,
+                storage=self.storage,
+                relay=self.relay,
+                learn_on=self.learn_on,
+                learn_steps=self.learn_steps,
+                trace_decay=self.trace_decay,
+                filter_decay=self.filter_decay,
+                forgetting=self.forgetting,
+                has_post=self.post is not None,
+                head=None if self.head is None else (self.head.kind, self.head.loss),
+                has_noise=self.noise is not None,
+                has_rate=self.rate is not None,
+                window=self.window,
+            )
+        )
 
     @property
     def name(self) -> str:
@@ -86,52 +136,12 @@ class LearningRule:
     def attach(self, net: nn.Module) -> "AttachReport":
         """Make `net` learn by this rule and return what that means for each of its parameters.
 
-        Sets every block's trace and every neuron's graph, drops running state, and may be called again with
+        Sets every block's trace and signal and every neuron's graph, drops running state, and may be called again with
         another rule. On a part of a network it attaches to that part alone.
         """
         from snnlearn.rules.attach import attach  # attach imports the axes
 
         return attach(net, self)
 
-    def _check_legality(self) -> None:
-        pair = f"storage={self.storage!r} with transition={self.transition!r}"
-        if self.transition in ("none", "through_time"):
-            if self.storage != "none":
-                raise RuleChoiceError(f"{pair}: there is no trace to store; write storage='none'")
-            if self.trace_filter != "none":
-                raise RuleChoiceError(
-                    f"trace_filter={self.trace_filter!r} with transition={self.transition!r}: there is no trace to "
-                    f"filter; write trace_filter='none', or transition='leak'"
-                )
-        elif self.transition == "leak" and self.storage == "synaptic" and self.trace_filter == "none":
-            raise RuleChoiceError(
-                f"{pair}: one constant decay makes the trace the same for every unit, so this would keep the numbers "
-                f"of storage='pre' once per unit; write storage='pre', or transition='local'"
-            )
-        elif self.storage == "none":
-            raise RuleChoiceError(f"{pair}: a trace has to be kept somewhere; write storage='pre' or transition='none'")
-        if self.storage == "pre" and self.transition == "local":
-            raise RuleChoiceError(
-                f"{pair}: a trace per input is legal only if one scalar decays the whole layer, and the local "
-                f"Jacobian differs per unit; write storage='synaptic', or transition='leak'"
-            )
-        if self.storage == "pre" and self.trace_filter != "none":
-            raise RuleChoiceError(
-                f"storage='pre' with trace_filter={self.trace_filter!r}: the filter acts on each unit's own "
-                f"eligibility; write storage='synaptic', or trace_filter='none'"
-            )
-        if self.transition == "through_time" and self.signal != "spatial":
-            raise RuleChoiceError(
-                f"signal={self.signal!r} with transition='through_time': backpropagation through time has its own "
-                f"signal; write signal='spatial', or transition='leak'"
-            )
 
-
-def _check_spelling(axis: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"write {axis}={choices[0]!r}"
-        raise RuleChoiceError(f"{axis}={value!r}: choose one of {', '.join(choices)}; {hint}")
-
-
-__all__ = ["BUILT", "CHOICES", "LearningRule", "RuleChoiceError"]
+__all__ = ["CHOICES", "LearningRule", "LocalHead", "NoiseEstimate", "RateTarget", "RuleChoiceError"]

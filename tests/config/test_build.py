@@ -10,8 +10,19 @@ import torch
 from runs import composed
 from torch import nn
 
-from snnlearn import ALIF, IF, LI, LIF, CubaLIF, ETBlock, Readout, TimeConstantDropout, WeightStandardizedETConv2d
-from snnlearn.config import Config, ConfigError, load
+from snnlearn import (
+    ALIF,
+    FPTT,
+    IF,
+    LI,
+    LIF,
+    CubaLIF,
+    ETBlock,
+    Readout,
+    TimeConstantDropout,
+    WeightStandardizedETConv2d,
+)
+from snnlearn.config import Config, ConfigError, load, validate
 from snnlearn.config.build import (
     build_dataset,
     build_learner,
@@ -21,6 +32,7 @@ from snnlearn.config.build import (
     build_test,
     build_trainer,
 )
+from snnlearn.nn.constant import learnable_constants
 from snnlearn.nn.networks import convolutional, mlp
 
 Small = Callable[..., Config]
@@ -46,6 +58,18 @@ def test_neuron_knobs_arrive(name: str, kind: type) -> None:
         assert block.neuron.threshold == 1.5
         assert block.neuron.reset_kind == "hard"
     assert net.hidden_1.neuron is not net.hidden_2.neuron
+
+
+@pytest.mark.parametrize("name", ["if", "lif", "cuba_lif", "alif"])
+def test_learned_constants_arrive(name: str) -> None:
+    """Every name that the schema allows is one that the neuron knows, and the other way round."""
+    assert list(network(f"neuron={name}", "model.hidden=4").hidden_1.neuron.parameters()) == []
+    known = list(learnable_constants(type(network(f"neuron={name}", "model.hidden=4").hidden_1.neuron)))
+    neuron = network(f"neuron={name}", f"neuron.learn=[{','.join(known)}]", "model.hidden=4").hidden_1.neuron
+    assert sorted(neuron.learned.values()) == sorted(known)
+    assert all(parameter.shape == () for parameter in neuron.parameters())
+    told = str(validate(composed(f"neuron={name}", "neuron.learn=[x]"))[0])
+    assert all(constant in told for constant in known)
 
 
 def test_time_constants_arrive() -> None:
@@ -105,6 +129,14 @@ def test_optimizers_and_schedules(words: list[str], kind: type) -> None:
     assert build_scheduler(config, learner.optimizer) is None
 
 
+def test_fptt_wraps_the_optimizer() -> None:
+    config = load(composed("model.hidden=4", "optimizer.fptt_alpha=0.4", "optimizer.fptt_beta=1", "trainer.update=1"))
+    learner = build_learner(config, build_network(config))
+    assert isinstance(learner.optimizer, FPTT)
+    assert type(learner.optimizer.optimizer) is torch.optim.Adam
+    assert (learner.optimizer.alpha, learner.optimizer.beta, learner.update) == (0.4, 1.0, 1)
+
+
 def rates(*words: str) -> list[float]:
     config = load(composed("model.hidden=4", "optimizer.lr=1", "trainer.epochs=4", *words))
     optimizer = build_learner(config, build_network(config)).optimizer
@@ -125,11 +157,22 @@ def test_learning_rates_over_the_epochs() -> None:
 
 @pytest.mark.parametrize(
     ("word", "rule"),
-    [("rule=sltt", "SLTT"), ("rule=ottt", "OTTT"), ("rule=drtrl", "D-RTRL"), ("rule=bptt", "BPTT")],
+    [
+        ("rule=sltt", "SLTT"),
+        ("rule=ottt", "OTTT"),
+        ("rule=drtrl", "D-RTRL"),
+        ("rule=tbptt", "TBPTT"),
+        ("rule=bptt", "BPTT"),
+    ],
 )
 def test_rules_arrive(word: str, rule: str) -> None:
     config = load(composed("model.hidden=4", word))
     assert build_learner(config, build_network(config)).rule.name == rule
+
+
+def test_the_window_arrives() -> None:
+    config = load(composed("model.hidden=4", "rule=tbptt", "rule.window=7"))
+    assert build_learner(config, build_network(config)).rule.window == 7
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "mse", "mix"])

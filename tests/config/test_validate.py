@@ -34,6 +34,8 @@ def words_for(path: Path) -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(CONFIGS)) for path in FILES])
 def test_every_shipped_file_composes_and_is_legal(path: Path) -> None:
     words = words_for(path)
+    if words == ["loss=squared_error"]:
+        words.append("dataset=pattern_generation")  # the loss of numbers to follow
     if words and words[0].startswith("scheduler="):
         assert validate(composed(*words, "trainer.epochs=7")) == []
     assert validate(composed(*words)) == []
@@ -77,6 +79,9 @@ ILLEGAL: list[tuple[str, str]] = [
     ("neuron.tau=0.5", "neuron.tau: got 0.5; legal: a number > 1 (steps) while neuron.dt is null"),
     ("neuron.dt=0", "neuron.dt: got 0; legal: a number > 0, or null"),
     ("neuron.detach_reset=yes_please", "neuron.detach_reset: got 'yes_please'; legal: true or false"),
+    ("neuron.learn=[tau]", "neuron.learn: got ['tau']; legal: a list, empty or of any of: decay, threshold, initial"),
+    ("neuron.learn=decy", "did you mean decay?"),
+    ("neuron.learn=null", "neuron.learn: got None"),
     ("optimizer.lr=fast", "optimizer.lr: got 'fast'; legal: a number > 0"),
     ("optimizer.betas=[0.9]", "optimizer.betas: got [0.9]; legal: 2 numbers >= 0, < 1"),
     ("seed=-1", "seed: got -1"),
@@ -88,8 +93,8 @@ ILLEGAL: list[tuple[str, str]] = [
     ("+trainer.epoch=1", "trainer.epoch: got 1, but there is no such knob"),
     ("+trainr=1", "did you mean trainer?"),
     ("~trainer.epochs", "trainer.epochs: got nothing; legal: a whole number >= 1"),
-    ("~rule", "rule: got null; legal: one of: ottt, sltt, drtrl, bptt"),
-    ("rule.name=sltd", "rule.name: got 'sltd'; legal: one of: ottt, sltt, drtrl, bptt; did you mean sltt?"),
+    ("~rule", "rule: got null; legal: one of: ottt, sltt, drtrl, tbptt, bptt"),
+    ("rule.name=sltd", "rule.name: got 'sltd'; legal: one of: ottt, sltt, drtrl, tbptt, bptt; did you mean sltt?"),
 ]
 
 
@@ -105,11 +110,15 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
     [
         (["rule=bptt", "trainer.update=2"], "trainer.update"),
         (["rule=drtrl", "model=convolutional"], "rule"),
+        (["rule=tbptt", "rule.window=3", "trainer.update=4"], "trainer.update"),
+        (["optimizer.fptt_alpha=0.2"], "trainer.update"),
         (["optimizer=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"], "optimizer.nesterov"),
         (["model=convolutional", "model.kernel_size=[3,4]"], "model.kernel_size"),
         (["model=convolutional", "model.channels=[4,4,4,4,4,4]"], "model.pool"),
         (["neuron=alif", "neuron.tau_adaptation=1"], "neuron.tau_adaptation"),
         (["neuron=cuba_lif", "neuron.tau_synapse=0.9"], "neuron.tau_synapse"),
+        (["neuron=if", "neuron.learn=[decay]"], "neuron.learn"),
+        (["neuron=alif", "neuron.adaptation=0", "neuron.learn=[adaptation]"], "neuron.adaptation"),
     ],
 )
 def test_knobs_that_do_not_go_together(words: list[str], path: str) -> None:
@@ -121,9 +130,11 @@ def test_knobs_that_do_not_go_together(words: list[str], path: str) -> None:
     [
         ["neuron.tau=0.02", "neuron.dt=0.001"],
         ["dataset.by=duration", "dataset.steps=null", "trainer.update=50"],
+        ["rule=tbptt", "rule.window=3", "trainer.update=6"],
         ["trainer.update=20", "loss.last_steps=20"],
         ["model=convolutional", "model.kernel_size=[3,5]"],
         ["optimizer.lr=1e-3"],
+        ["optimizer.fptt_alpha=0.2", "trainer.update=1"],
         ["trainer.resume=auto"],
     ],
 )

@@ -1,0 +1,136 @@
+"""Learning signals: what a rule puts in the place of dL/ds where it does not backpropagate through space.
+
+With the network's output o [B, C] of the step, its error e = dL/do, the block's spikes s [B, *units], a target y and n
+samples, and a feedback matrix B [*units, C],
+
+    broadcast        u = B e                                  direct feedback alignment; e-prop's broadcast
+    target           u = -B y / n                             the label alone, no error (y one-hot or as it is)
+    local readout    u = dl(G s, y)/ds                        l the loss of the block's own readout G [C, D]
+    reward           u = -r / n                               one number r per sample for all units
+    zeroth order     u = M^T e,  M <- m M + (1 - m) (o - mean o) z^T / (n sigma^2)
+                                                              z the noise added to s; E[M] is do/ds
+
+A firing rate is held by a further term: for c/2 sum_j (f_j - f*)^2 with f_j the mean of m spikes of unit j (samples and
+steps so far), u_j += c (f_j - f*) / m. Sources: Lillicrap et al. 2016, doi:10.1038/ncomms13276; Nokland 2016,
+doi:10.48550/arXiv.1609.01596; Frenkel et al. 2021, doi:10.3389/fnins.2021.629892; Kaiser et al. 2020,
+doi:10.3389/fnins.2020.00424; Bellec et al. 2020, doi:10.1038/s41467-020-17236-y.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+LOCAL_LOSSES = ("cross_entropy", "mse", "smooth_l1")
+"""Losses of a block's own readout."""
+
+
+def broadcast_error(
+    error: Float[Tensor, "batch outputs"], feedback: Float[Tensor, "*units outputs"]
+) -> Float[Tensor, "batch *units"]:
+    """Return u = B e for errors e [B, C] and feedback B [*units, C].
+
+    >>> broadcast_error(torch.ones(1, 2), torch.tensor([[1.0, 2.0]]))
+    tensor([[3.]])
+    """
+    signal: Tensor = torch.tensordot(error, feedback.to(error.dtype), dims=([-1], [-1]))
+    return signal
+
+
+def as_values(target: Tensor, outputs: int, dtype: torch.dtype) -> Tensor:
+    """Return a target as one number per output [B, C]: labels [B] become one-hot, numbers stay.
+
+    >>> as_values(torch.tensor([1]), 2, torch.float32)
+    tensor([[0., 1.]])
+    """
+    if target.is_floating_point():
+        return target.to(dtype)
+    return F.one_hot(target, outputs).to(dtype)
+
+
+def project_target(
+    target: Float[Tensor, "batch outputs"], feedback: Float[Tensor, "*units outputs"]
+) -> Float[Tensor, "batch *units"]:
+    """Return u = -B y / n for targets y [B, C], the part of B (o - y) / n that the output has no share in.
+
+    >>> project_target(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 2.0]]))
+    tensor([[-2.]])
+    """
+    return -broadcast_error(target, feedback) / target.shape[0]
+
+
+def local_loss(output: Float[Tensor, "batch outputs"], target: Tensor, kind: str) -> Float[Tensor, ""]:
+    """Return the loss of a block's own readout [B, C], averaged over the batch: one of LOCAL_LOSSES.
+
+    `target` labels [B], or numbers [B, C]; squared and smooth absolute errors are averaged over outputs too.
+
+    >>> local_loss(torch.zeros(1, 2), torch.tensor([0]), "mse")
+    tensor(0.5000)
+    """
+    if kind == "cross_entropy":
+        return F.cross_entropy(output, target)
+    values = as_values(target, output.shape[-1], output.dtype)
+    return F.mse_loss(output, values) if kind == "mse" else F.smooth_l1_loss(output, values)
+
+
+def sinusoids(outputs: int, features: int, square: bool = False) -> Float[Tensor, "outputs features"]:
+    """Return the fixed readout of TESS: row c is sin(2 pi f_c k) / D, f_c evenly in 50 .. 512, k evenly in 0 .. 1.
+
+    `square` takes the sign of the sine; `features` D. Apolinario et al. 2025, doi:10.48550/arXiv.2502.01837.
+
+    >>> sinusoids(2, 3).shape
+    torch.Size([2, 3])
+    """
+    frequency = torch.linspace(50.0, 512.0, outputs, dtype=torch.float64)
+    phase = torch.outer(frequency, torch.linspace(0.0, 1.0, features, dtype=torch.float64)) * 2 * math.pi
+    wave = torch.sign(torch.sin(phase)) if square else torch.sin(phase)
+    return (wave / features).to(torch.get_default_dtype())
+
+
+def advance_output_estimate(
+    estimate: Float[Tensor, "outputs *units"],
+    output: Float[Tensor, "batch outputs"],
+    noise: Float[Tensor, "batch *units"],
+    scale: float,
+    momentum: float,
+) -> Float[Tensor, "outputs *units"]:
+    """Return M after one more step of n samples; see the module's equations.
+
+    `estimate` M [C, *units]; `output` o [B, C]; `noise` z [B, *units] of standard deviation `scale`; `momentum` m.
+    Xiao et al. 2024, doi:10.48550/arXiv.2407.12516.
+
+    >>> output, noise = torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [-1.0]])
+    >>> advance_output_estimate(torch.zeros(1, 1), output, noise, 1.0, 0.0)
+    tensor([[1.]])
+    """
+    centred = output - output.mean(0)
+    latest = torch.tensordot(centred, noise, dims=([0], [0])) / (output.shape[0] * scale**2)
+    after: Tensor = momentum * estimate + (1 - momentum) * latest.to(estimate.dtype)
+    return after
+
+
+def rate_signal(
+    rate: Float[Tensor, " *units"], target: float, weight: float, counted: Float[Tensor, ""]
+) -> Float[Tensor, " *units"]:
+    """Return c (f - f*) / m per unit: `rate` f [*units] and `target` f* in spikes per step, `weight` c.
+
+    `counted` m how many samples and steps the rate is the mean of.
+
+    >>> rate_signal(torch.tensor([0.3]), 0.1, 1.0, torch.tensor(2.0))
+    tensor([0.1000])
+    """
+    return weight * (rate - target) / counted
+
+
+__all__ = [
+    "LOCAL_LOSSES",
+    "advance_output_estimate",
+    "as_values",
+    "broadcast_error",
+    "local_loss",
+    "project_target",
+    "rate_signal",
+    "sinusoids",
+]
