@@ -72,23 +72,17 @@ from snnlearn.rules import (
     DECOLLE,
     DFA,
     DRTRL,
-<<<<<<< HEAD
     ELL,
     ETLP,
+    FPTT,
+    HLOP,
     OPZO,
     OSTTP,
     OTTT,
     RULES,
     SLTT,
-    TESS,
-=======
-    FPTT,
-    HLOP,
-    OTTT,
-    RULES,
-    SLTT,
     STDP,
->>>>>>> main
+    TESS,
     AttachReport,
     FeedbackAlignment,
     LearningRule,
@@ -96,11 +90,8 @@ from snnlearn.rules import (
     NoiseEstimate,
     RateTarget,
     ReportRow,
-<<<<<<< HEAD
     RewardModulated,
-=======
     RewardSTDP,
->>>>>>> main
     RuleChoiceError,
     TruncatedBPTT,
     attach,
@@ -114,13 +105,10 @@ __all__ = [
     "DECOLLE",
     "DFA",
     "DRTRL",
-<<<<<<< HEAD
     "ELL",
     "ETLP",
-=======
     "FPTT",
     "HLOP",
->>>>>>> main
     "IF",
     "LI",
     "LIF",
@@ -148,12 +136,9 @@ __all__ = [
     "ETLinear",
     "ETRecurrent",
     "FastSigmoid",
-<<<<<<< HEAD
     "FeedbackAlignment",
-=======
     "FidelityReport",
     "FidelityRow",
->>>>>>> main
     "Gaussian",
     "LearningRule",
     "LocalHead",
@@ -169,11 +154,8 @@ __all__ = [
     "Readout",
     "Rectangle",
     "ReportRow",
-<<<<<<< HEAD
     "RewardModulated",
-=======
     "RewardSTDP",
->>>>>>> main
     "RuleChoiceError",
     "SequenceLoss",
     "SequenceResult",
