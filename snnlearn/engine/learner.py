@@ -24,6 +24,7 @@ from snnlearn.engine.sequence import (
 )
 from snnlearn.engine.window import Window
 from snnlearn.nn.block import ETBlock
+from snnlearn.nn.signal import RewardSignal
 from snnlearn.nn.signal_hub import hubs_of
 from snnlearn.nn.state import non_finite_state, reset, stashed_state
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
@@ -124,6 +125,9 @@ class OnlineLearner:
         """Take one step of a stream and return the output [B, ...]; learn where a target `y_t` is given.
 
         `x_t` [B, ...]; `reward` one number per sample [B], or one for all, for a rule that learns from it. State runs
+        on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end, for a rule that learns from the
+        last or from random steps of a sequence, and for a reward where no block learns from one; ValueError for a
+        reward without a target.
         on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end (truncated BPTT learns where a
         window ends), and for a rule that learns from the last or from random steps of a sequence.
         """
@@ -133,6 +137,8 @@ class OnlineLearner:
                 f"or TruncatedBPTT() to learn window by window, or call learn(x, y) on whole sequences"
             )
         _require_gradients("step")
+        if reward is not None:
+            _check_reward(self.net, self.rule, y_t)
         learns = next(chosen_steps(self.rule, None))
         run = self._run_for(None)
         with self._failing_clean():
@@ -328,6 +334,19 @@ def _add_signal_parameters(net: nn.Module, optimizer: torch.optim.Optimizer) -> 
     brought = [p for signal in signals for p in signal.parameters() if id(p) not in held]
     if brought:
         optimizer.add_param_group({"params": brought})
+
+
+def _check_reward(net: nn.Module, rule: LearningRule, y_t: Any) -> None:
+    if not any(isinstance(module, RewardSignal) for module in net.modules()):
+        raise RuleChoiceError(
+            f"a reward was given and no block under {rule.name} learns from one, so it would be lost; leave it out, or "
+            f"attach RewardModulated() or another rule with signal='reward'"
+        )
+    if y_t is None:
+        raise ValueError(
+            "a reward was given without a target: a step learns where it has a loss, whose readout y_t is for; pass "
+            "y_t too, for example the action that was taken"
+        )
 
 
 def _require_gradients(method: str) -> None:

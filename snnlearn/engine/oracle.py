@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from snnlearn.engine.losses import LossRun, StepLoss
 from snnlearn.engine.sequence import sequence_length, steps_of
+from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.connection import Connection
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.recurrent import ETRecurrent
@@ -94,16 +95,26 @@ def _plain(net: nn.Module) -> Iterator[None]:
     traces = [(module, module.trace) for module in net.modules() if isinstance(module, Connection)]
     graphs = [(module, module.carry_graph) for module in net.modules() if isinstance(module, Neuron)]
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+    signals = [(block, block.signal, block.rate) for block in net.modules() if isinstance(block, ETBlock)]
+    feedbacks = [(module, module.feedback) for module in net.modules() if isinstance(module, ETBlock | Readout)]
     with stashed_state(net):
         try:
             for connection, _ in traces:
                 connection.hold_trace(None)
+            for block, _, _ in signals:
+                block.signal = block.rate = None
+            for module, _ in feedbacks:
+                module.feedback = None
             for neuron, _ in graphs:
                 neuron.carry_graph = True
             yield
         finally:
             for connection, trace in traces:
                 connection.hold_trace(trace)
+            for block, signal, rate in signals:
+                block.signal, block.rate = signal, rate
+            for module, feedback in feedbacks:
+                module.feedback = feedback
             for neuron, carry in graphs:
                 neuron.carry_graph = carry
     with torch.no_grad():

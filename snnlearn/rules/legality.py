@@ -26,7 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """Every choice on every axis."""
 
-HEADS = ("random", "trained", "sinusoid")
+HEADS = ("random", "trained", "sinusoid", "square")
 SYNONYMS = {"direct": "random", "dfa": "random", "feedback_alignment": "alignment", "drtp": "target", "full": "local"}
 
 
