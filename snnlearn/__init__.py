@@ -65,23 +65,17 @@ from snnlearn.rules import (
     DECOLLE,
     DFA,
     DRTRL,
-<<<<<<< HEAD
     ELL,
     ETLP,
+    FPTT,
+    HLOP,
     OPZO,
     OSTTP,
     OTTT,
     RULES,
     SLTT,
-    TESS,
-=======
-    FPTT,
-    HLOP,
-    OTTT,
-    RULES,
-    SLTT,
     STDP,
->>>>>>> main
+    TESS,
     AttachReport,
     FeedbackAlignment,
     LearningRule,
@@ -89,11 +83,8 @@ from snnlearn.rules import (
     NoiseEstimate,
     RateTarget,
     ReportRow,
-<<<<<<< HEAD
     RewardModulated,
-=======
     RewardSTDP,
->>>>>>> main
     RuleChoiceError,
     TruncatedBPTT,
     attach,
@@ -107,13 +98,10 @@ __all__ = [
     "DECOLLE",
     "DFA",
     "DRTRL",
-<<<<<<< HEAD
     "ELL",
     "ETLP",
-=======
     "FPTT",
     "HLOP",
->>>>>>> main
     "IF",
     "LI",
     "LIF",
@@ -136,12 +124,9 @@ __all__ = [
     "ETLinear",
     "ETRecurrent",
     "FastSigmoid",
-<<<<<<< HEAD
     "FeedbackAlignment",
-=======
     "FidelityReport",
     "FidelityRow",
->>>>>>> main
     "Gaussian",
     "LearningRule",
     "LocalHead",
@@ -157,11 +142,8 @@ __all__ = [
     "Readout",
     "Rectangle",
     "ReportRow",
-<<<<<<< HEAD
     "RewardModulated",
-=======
     "RewardSTDP",
->>>>>>> main
     "RuleChoiceError",
     "SequenceLoss",
     "SequenceResult",
