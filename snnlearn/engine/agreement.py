@@ -107,8 +107,8 @@ def compare(gradient: Float[Tensor, "*shape"], reference: Float[Tensor, "*shape"
 
     One whose norm is at most `floor` counts as zero. Sums are taken in float64.
 
-    >>> compare(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])).error
-    0.7071067811865476
+    >>> compare(torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0])).error
+    1.25
     >>> compare(torch.tensor([1e-20]), torch.tensor([1e-20]), floor=1e-12).missing
     'no gradient'
     """

@@ -80,42 +80,44 @@ def fidelity(
     if not problem.learned:
         raise ValueError("no parameter of this network requires a gradient, so there is none to compare")
     named, chosen = _named(rules), _lengths(lengths, problem.steps)
-    layers, pace = _layers(problem), Pace(len(named) * sum(chosen), progress or log.info)
-    rows: list[FidelityRow] = []
-    notes: dict[str, None] = dict.fromkeys(_notes_on(loss))
-    refused: dict[str, RuleChoiceError | SignalError] = {}
-    for steps in chosen:
-        part = problem.prefix(steps)
-        yardsticks = Yardsticks(part)
-        for name, rule in named.items():
-            try:
-                rows += _rows(name, rule, part, yardsticks, layers)
-            except (RuleChoiceError, SignalError) as error:
-                refused[name] = error
-            except NothingCountsError:
-                if steps == problem.steps:
-                    raise
-                notes[f"no loss counts in the first {steps} steps, so that length is left out"] = None
-            pace.done(steps, f"{name} over {steps} steps")
-    if len(refused) == len(named):
-        raise next(iter(refused.values()))
-    notes |= {f"{name} was not measured: {error}": None for name, error in refused.items()}
-    notes |= dict.fromkeys(_rate_notes(rows))
-    notes |= {
-        f"{name} learns at some steps alone: its figures are those steps', its claims are checked with all": None
-        for name, rule in named.items()
-        if rule.learn_on != "all"
-    }
-    order = {name: place for place, name in enumerate(named)}
-    rows.sort(key=lambda row: (order[row.rule], row.steps))
+    rows, notes = _measured(problem, named, chosen, Pace(len(named) * sum(chosen), progress or log.info))
     precision = str(next(problem.net.parameters()).dtype).removeprefix("torch.")
     measured = tuple(steps for steps in chosen if any(row.steps == steps for row in rows))
+    notes = [*_notes_on(loss, named), *notes, *_rate_notes(rows)]
     report = FidelityReport(tuple(rows), measured, problem.batch_size, precision, tuple(notes))
     if report.broken:
         if strict:
             raise BrokenClaimError(report)
         log.error("%s", BrokenClaimError(report))
     return report
+
+
+def _measured(
+    problem: Problem, rules: dict[str, LearningRule], lengths: Sequence[int], pace: "Pace"
+) -> tuple[list[FidelityRow], list[str]]:
+    """Return the rows, rule by rule and length by length, and notes on what was left out."""
+    layers = _layers(problem)
+    rows: dict[str, list[FidelityRow]] = {name: [] for name in rules}
+    uncounted: dict[int, None] = {}
+    refused: dict[str, RuleChoiceError | SignalError] = {}
+    for steps in lengths:
+        part = problem.prefix(steps)
+        yardsticks = Yardsticks(part)
+        for name, rule in rules.items():
+            try:
+                rows[name] += _rows(name, rule, part, yardsticks, layers)
+            except (RuleChoiceError, SignalError) as error:
+                refused[name] = error
+            except NothingCountsError:
+                if steps == problem.steps:
+                    raise
+                uncounted[steps] = None
+            pace.done(steps, f"{name} over {steps} steps")
+    if len(refused) == len(rules):
+        raise next(iter(refused.values()))
+    notes = [f"no loss counts in the first {steps} steps, so that length is left out" for steps in uncounted]
+    notes += [f"{name} was not measured: {error}" for name, error in refused.items()]
+    return [row for found in rows.values() for row in found], notes
 
 
 class NothingCountsError(ValueError):
@@ -260,13 +262,18 @@ def _layers(problem: Problem) -> dict[str, tuple[str, int]]:
     return {parameter: (titles[name], places[name]) for parameter, name in home.items()}
 
 
-def _notes_on(loss: StepLoss) -> list[str]:
+def _notes_on(loss: StepLoss, rules: dict[str, LearningRule]) -> list[str]:
+    notes = [
+        f"{name} learns at some steps alone: its figures are those steps', its claims are checked with all"
+        for name, rule in rules.items()
+        if rule.learn_on != "all"
+    ]
     if isinstance(loss, SequenceLoss) and loss.readout == "running_mean":
-        return [
+        notes.append(
             "the loss sees a running mean, of which online rules differentiate this step's share alone and BPTT the "
             "whole: the figures include that difference, and claims are checked without it"
-        ]
-    return []
+        )
+    return notes
 
 
 def _rate_notes(rows: Iterable[FidelityRow]) -> list[str]:

@@ -1,6 +1,8 @@
 """Pure functions, tensors in and tensors out: the one home of every equation, and its reference."""
 
+from snnlearn.functional.affine import et_affine
 from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, alif_step
+from snnlearn.functional.attention import spike_attention
 from snnlearn.functional.constants import (
     fraction_of_logit,
     inverse_softplus,
@@ -45,6 +47,7 @@ from snnlearn.functional.leaky_integrator import (
     leaky_integrator_step,
 )
 from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
+from snnlearn.functional.lookup import Lookup, et_embedding
 from snnlearn.functional.losses import (
     MISSING_LABEL,
     advance_running_mean,
@@ -80,6 +83,7 @@ from snnlearn.functional.trace import (
     flush_threshold,
     read_leak_trace,
 )
+from snnlearn.functional.weight_standardization import standardize_weight
 from snnlearn.functional.weighted_map import Convolution, Dense, WeightedMap
 
 __all__ = [
@@ -101,6 +105,7 @@ __all__ = [
     "Jacobian",
     "LeakTransition",
     "LinearEligibility",
+    "Lookup",
     "MultiGaussian",
     "PerUnit",
     "Rectangle",
@@ -127,6 +132,8 @@ __all__ = [
     "cuba_lif_step",
     "cut_step",
     "decay_trace",
+    "et_affine",
+    "et_embedding",
     "et_linear",
     "flush_subnormals",
     "flush_subnormals_",
@@ -154,6 +161,8 @@ __all__ = [
     "read_leak_trace",
     "reset_membrane",
     "reset_partials",
+    "spike_attention",
+    "standardize_weight",
     "step_loss",
     "threshold_partials",
 ]

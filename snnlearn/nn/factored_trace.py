@@ -69,10 +69,10 @@ class FactoredTrace(StepTrace):
         name: str = "this block",
         filter: LeakTransition | None = None,
         has_bias: bool = True,
-        mean_decay: float | None = None,
+        mean_leak: LeakTransition | None = None,
         post: PostTrace | None = None,
     ) -> None:
-        super().__init__(name, filter, has_bias, mean_decay)
+        super().__init__(name, filter, has_bias, mean_leak)
         self.leak, self.post = leak, post
 
     @property

@@ -8,6 +8,7 @@ from torch import nn
 from snnlearn.nn.block import Readout
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.norm_trace import norm_trace_for
 from snnlearn.nn.probe import refuse_mixing
 from snnlearn.nn.rate import RateRegulariser
 from snnlearn.nn.signal_hub import Signal, SignalHub
@@ -15,7 +16,7 @@ from snnlearn.nn.state import reset
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.rules.axes import LearningRule
 from snnlearn.rules.legality import RuleChoiceError
-from snnlearn.rules.report import AttachReport
+from snnlearn.rules.report import AttachReport, notes_of
 from snnlearn.rules.rows import rows_of
 from snnlearn.rules.wiring import (
     SEEDS_PER_RULE,
@@ -68,6 +69,7 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
         block = place.block
         block.connection.hold_trace(trace)
         block.connection.train(block.connection.training)
+        block.hold_norm_trace(norm_trace_for(block.norm, trace))
         block.signal = signal
         block.rate = _rate(place, rule)
         block.shows_membrane = rule.transition == "ratio"
@@ -76,7 +78,7 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
         net.register_forward_pre_hook(hub.begin)
         net.register_forward_hook(hub.join)
     reset(net)
-    return AttachReport(rule.name, tuple(rows_of(net, places, rule)))
+    return AttachReport(rule.name, tuple(rows_of(net, places, rule)), notes_of(net) if rule.online else ())
 
 
 def _rate(place: Place, rule: LearningRule) -> RateRegulariser | None:

@@ -19,7 +19,8 @@ from snnlearn.functional.hebbian import hebbian_step, orthonormal_rows, remove_s
 from snnlearn.functional.synaptic import with_one
 from snnlearn.functional.weighted_map import rows_of
 from snnlearn.nn.block import ETBlock, Readout
-from snnlearn.nn.connection import Connection, ConvConnection, ETConv1d, ETConv2d
+from snnlearn.nn.connection import Connection
+from snnlearn.nn.convolution import ConvConnection, ETConv1d, ETConv2d
 
 
 class HLOP:

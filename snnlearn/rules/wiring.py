@@ -125,28 +125,42 @@ def leak_for(block: ETBlock, rule: LearningRule) -> LeakTransition:
 
 
 def trace_for(place: Place, places: Sequence[Place], rule: LearningRule) -> TraceBuffer | StepTrace | None:
-    """Return the trace of one block under `rule`, None for none."""
+    """Return the trace of one block under `rule`, None for none; it keeps up with a leak that is learned."""
+    trace = _made(place, places, rule)
+    has_leak = isinstance(trace, FactoredTrace | FilteredTrace | RankOneTrace | TraceBuffer)
+    if trace is not None and has_leak and rule.transition != "none" and rule.trace_decay is None:
+        trace.follow("leak", place.block.neuron)
+    if isinstance(trace, StepTrace):
+        if trace.mean_leak is not None:
+            trace.follow("mean_leak", place.block.neuron)
+        source = filter_source(place, places, rule)
+        if trace.filter is not None and rule.filter_decay is None and source is not None:
+            trace.follow("filter", source.neuron)
+    return trace
+
+
+def _made(place: Place, places: Sequence[Place], rule: LearningRule) -> TraceBuffer | StepTrace | None:
     block, name = place.block, place.name or "the block"
     bias = block.connection.bias is not None
     if not rule.online or (rule.transition == "none" and rule.signal != "alignment"):
         return None
     further = filter_for(place, places, rule)
-    mean_decay = leak_of(block.neuron).transition[0][0] if rule.relay == "mean" and not place.is_readout else None
+    mean_leak = leak_of(block.neuron) if rule.relay == "mean" and not place.is_readout else None
     if rule.transition == "local" and rule.storage == "rank_one":
         return RankOneTrace(leak_of(block.neuron), rule.forgetting, name, bias)
     if rule.transition == "local":
-        return SynapticTrace(name, further, bias, mean_decay)
+        return SynapticTrace(name, further, bias, mean_leak)
     leak = leak_for(block, rule)
     if rule.storage == "synaptic":
-        return FilteredTrace(leak, further, name, bias, mean_decay)
+        return FilteredTrace(leak, further, name, bias, mean_leak)
     if rule.transition == "ratio":
-        ratio = RatioTrace(leak, name, None, bias, mean_decay)
+        ratio = RatioTrace(leak, name, None, bias, mean_leak)
         ratio.is_first = place.block is places[0].block
         return ratio
     post = None if place.is_readout else rule.post
     learned = next(block.neuron.parameters(), None) is not None and not has_norm(block)
-    plain = further is None and mean_decay is None and post is None and rule.signal != "alignment" and not learned
-    return TraceBuffer(leak, name) if plain else FactoredTrace(leak, name, further, bias, mean_decay, post)
+    plain = further is None and mean_leak is None and post is None and rule.signal != "alignment" and not learned
+    return TraceBuffer(leak, name) if plain else FactoredTrace(leak, name, further, bias, mean_leak, post)
 
 
 def has_norm(block: ETBlock) -> bool:

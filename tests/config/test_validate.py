@@ -119,6 +119,19 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
         (["model=convolutional", "model.kernel_size=[3,4]"], "model.kernel_size"),
         (["model=convolutional", "model.channels=[4,4,4,4,4,4]"], "model.pool"),
         (["neuron=alif", "neuron.tau_adaptation=1"], "neuron.tau_adaptation"),
+        (["dataset=copy", "model=convolutional"], "model"),
+        (["dataset=pattern_generation", "loss=mse"], "loss"),
+        (["loss=squared_error"], "loss"),
+        (["dataset=qtdb", "loss.readout=running_mean"], "loss.readout"),
+        (["dataset=copy", "dataset.symbols=2"], "dataset.train"),
+        (["dataset=delayed_xor", "dataset.noise=0.9"], "dataset.noise"),
+        (["dataset=delayed_xor", "loss.last_steps=36"], "loss.last_steps"),
+        (["dataset=delayed_xor", "trainer.update=36"], "trainer.update"),
+        (["dataset=evidence_accumulation", "dataset.cues=4"], "dataset.cues"),
+        (["dataset=evidence_accumulation", "neuron.tau=0.02", "neuron.dt=0.002"], "neuron.dt"),
+        (["dataset=store_recall", "dataset.store=0.9"], "dataset.recall"),
+        (["dataset=pattern_generation", "dataset.length=10"], "dataset.length"),
+        (["dataset=smnist", "dataset.chunk=5"], "dataset.chunk"),
         (["neuron=cuba_lif", "neuron.tau_synapse=0.9"], "neuron.tau_synapse"),
         (["neuron=if", "neuron.learn=[decay]"], "neuron.learn"),
         (["neuron=alif", "neuron.adaptation=0", "neuron.learn=[adaptation]"], "neuron.adaptation"),
@@ -139,6 +152,11 @@ def test_knobs_that_do_not_go_together(words: list[str], path: str) -> None:
         ["optimizer.lr=1e-3"],
         ["optimizer.fptt_alpha=0.2", "trainer.update=1"],
         ["trainer.resume=auto"],
+        ["dataset=delayed_xor", "loss.last_steps=35", "trainer.update=35"],
+        ["dataset=evidence_accumulation", "dataset.dt_ms=5", "neuron.tau=0.02", "neuron.dt=0.005"],
+        ["dataset=smnist", "dataset.chunk=1", "model=recurrent", "rule=drtrl"],
+        ["dataset=qtdb", "trainer.update=2000"],
+        ["dataset=delayed_xor", "debug=fast"],
     ],
 )
 def test_legal_combinations(words: list[str]) -> None:
@@ -160,6 +178,16 @@ def test_everything_wrong_is_told_at_once() -> None:
     with pytest.raises(ConfigError, match="6 problems; nothing was built") as caught:
         load(composed(*words))
     assert all(path in str(caught.value) for path in told)
+
+
+def test_everything_wrong_with_a_task_is_told_at_once() -> None:
+    """Together with what is wrong elsewhere, also where a knob of the task is not legal by itself."""
+    words = ["dataset=evidence_accumulation", "dataset.cues=4", "dataset.dt_ms=7", "loss=squared_error"]
+    told = {problem.path for problem in validate(composed(*words, "model=convolutional", "trainer.epochs=0"))}
+    lengths = {"dataset.cue_ms", "dataset.spacing_ms", "dataset.recall_ms"}
+    assert told == {"dataset.cues", *lengths, "loss", "model", "trainer.epochs"}
+    alone = validate(composed(*words, "dataset.group=0", "model=convolutional"))
+    assert {problem.path for problem in alone} == {"dataset.group", "loss", "model"}
 
 
 def test_messages_name_the_value_that_was_given() -> None:
