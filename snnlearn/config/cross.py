@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from snnlearn.config.problem import Problem
+from snnlearn.config.schema_rules import PER_SYNAPSE
 
 __all__ = ["cross_checks"]
 
@@ -21,12 +22,10 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     yield from _steps(values)
     yield from _time_constants(values)
     yield from _convolutions(values)
+    yield from _rules(values)
     update = values.get("trainer.update", "sequence")
     if values.get("rule.name") == "bptt" and update != "sequence":
         yield Problem("trainer.update", str(update), "sequence while rule is bptt, which needs the end")
-    if values.get("rule.name") == "drtrl" and values.get("model.name") == "convolutional":
-        hint = "a convolution has one eligibility per place and weight"
-        yield Problem("rule", "drtrl", "ottt, sltt or bptt while model is convolutional", hint)
     if values.get("optimizer.nesterov") and values.get("optimizer.momentum") == 0:
         yield Problem("optimizer.nesterov", "true", "false while optimizer.momentum is 0")
     if values.get("device") == "cuda" and not torch.cuda.is_available():
@@ -41,7 +40,7 @@ def _steps(values: Values) -> Iterator[Problem]:
         if values.get("dataset.by") == "number":
             yield Problem("dataset.steps", "null", "a whole number >= 1 while dataset.by is number")
         return
-    for path in ("loss.last_steps", "trainer.update"):
+    for path in ("loss.last_steps", "trainer.update", "rule.steps", "rule.last_steps"):
         wanted = values.get(path)
         if isinstance(wanted, int) and wanted > steps:
             yield Problem(path, str(wanted), f"at most dataset.steps, which is {steps}")
@@ -68,3 +67,22 @@ def _convolutions(values: Values) -> Iterator[Problem]:
     if side // pool ** len(channels) < 1:
         allowed = f"pooling that leaves at least one of {side} pixels after {len(channels)} layers"
         yield Problem("model.pool", str(pool), allowed)
+
+
+def _rules(values: Values) -> Iterator[Problem]:
+    rule, convolutional = values.get("rule.name"), values.get("model.name") == "convolutional"
+    if rule in PER_SYNAPSE and convolutional:
+        hint = "a convolution has one eligibility per place and weight"
+        yield Problem("rule", str(rule), f"none of {', '.join(PER_SYNAPSE)} while model is convolutional", hint)
+    if values.get("rule.broadcast") == "symmetric" and len(values.get("model.hidden", ())) > 1:
+        hint = "only the last hidden layer feeds the readout whose weights it takes"
+        yield Problem("rule.broadcast", "symmetric", "another broadcast while model.hidden has several layers", hint)
+    if rule != "ndot":
+        return
+    hint = "the membranes of the sending neurons have to come with their spikes"
+    if values.get("model.dropout"):
+        yield Problem("model.dropout", f"{values['model.dropout']:g}", "0 while rule is ndot", hint)
+    if convolutional and values.get("model.pool", 1) != 1:
+        yield Problem("model.pool", str(values["model.pool"]), "1 while rule is ndot", hint)
+    if convolutional and values.get("model.readout") == "leaky":
+        yield Problem("model.readout", "leaky", "static while rule is ndot", hint)

@@ -70,10 +70,10 @@ class LearningRule:
     or mean (its leaky mean). `learn_on` the steps that learn: all, last (the last `learn_steps`), random (`learn_steps`
     drawn anew for every sequence), poisson (each step with probability 1 / `learn_steps`).
 
-    `trace_decay` in place of the neuron's own leak (transition leak); `filter_decay` in place of the filter's (two
-    numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of S-TLLR; `head`,
-    `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError for a misspelt or illegal
-    choice, naming the one to change.
+    `trace_decay` in place of the neuron's own leak (transition leak, or storage rank_one); `filter_decay` in place of
+    the filter's (two numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of
+    S-TLLR; `head`, `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError for a
+    misspelt or illegal choice, naming the one to change.
 
     >>> LearningRule(transition="leak", storage="pre").name
     'leak/none/spatial/pre'
@@ -113,7 +113,7 @@ class LearningRule:
                 trace_decay=self.trace_decay,
                 filter_decay=self.filter_decay,
                 forgetting=self.forgetting,
-                has_post=self.post is not None,
+                post_decay=None if self.post is None else self.post.decay,
                 head=None if self.head is None else (self.head.kind, self.head.loss),
                 has_noise=self.noise is not None,
                 has_rate=self.rate is not None,

@@ -40,6 +40,8 @@ def rows_of(net: nn.Module, places: Sequence[Place], rule: LearningRule) -> Iter
         role, block = owners[name]
         place = None if block is None else by_block[id(block)]
         row = _row(name, role, place, places, rule)
+        if rule.learn_on != "all" and row.yardstick != NOTHING:
+            row = ReportRow(row.parameter, row.trace, False, row.yardstick, f"{_steps_in_words(rule)}; {row.why}")
         if recurrent and row.yardstick in (CUT_LATER, CUT_BEYOND):
             row = ReportRow(row.parameter, row.trace, row.exact, row.yardstick + RECURRENT_CUT, row.why)
         yield row
@@ -66,10 +68,21 @@ def _row(name: str, role: str, place: Place | None, places: Sequence[Place], rul
         caveats = [*_filter_caveats(place, places, rule), *_relay_caveats(place, places, rule)]
         return _judged(name, "per unit", UNIT_WHY, caveats, replaced, _yardstick(rule))
     kind, why, caveats = _trace_in_words(place, rule)
+    if rule.signal == "symmetric" and not place.is_readout and not place.direct:
+        caveats = [*caveats, "the readout may be fed by others too, or through what the broadcast does not know"]
     if not isinstance(trace, TraceBuffer):
         caveats = [*caveats, *_filter_caveats(place, places, rule)]
     caveats += _relay_caveats(place, places, rule)
     return _judged(name, kind, why, caveats, replaced, _yardstick(rule) if not place.is_readout else CUT_LATER)
+
+
+def _steps_in_words(rule: LearningRule) -> str:
+    steps = rule.learn_steps
+    return {
+        "last": f"only the last {steps} step(s) of a sequence learn",
+        "random": f"only {steps} random step(s) of a sequence learn",
+        "poisson": f"each step learns with probability 1/{steps}",
+    }[rule.learn_on]
 
 
 UNTRACED = {
@@ -118,7 +131,7 @@ def _trace_in_words(place: Place, rule: LearningRule) -> tuple[str, str, list[st
     caveats = [*caveats_of(block.neuron), *_norm_caveats(block.norm)]
     if rule.trace_decay is not None and trace.leak != leak_of(block.neuron):
         caveats.append(f"the rule's own decay {rule.trace_decay:g} stands for the leak of the neuron")
-    if isinstance(trace, RatioTrace):
+    if isinstance(trace, RatioTrace) and not trace.is_first:
         caveats.append("the trace decays by the ratio of the sending neurons' membranes, not by the neuron's own leak")
     if isinstance(trace, FactoredTrace):
         if trace.post is not None and (trace.post.acausal != 0 or trace.post.causal != 1):

@@ -39,7 +39,7 @@ class Place:
     """A block and where it stands: `name`, the next block or readout in the network's order, whether it is a readout.
 
     `next` is None for the last one; `chained` whether the next block is fed by this one alone, with nothing but
-    averages, reshapes and masks that last a sequence between them.
+    averages, reshapes and masks that last a sequence between them; `direct` whether there is no mask either.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Place:
     next: nn.Module | None
     is_readout: bool
     chained: bool
+    direct: bool
 
 
 STILL = (nn.Flatten, nn.Unflatten, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.Identity)
@@ -71,25 +72,37 @@ def places_of(net: nn.Module) -> list[Place]:
     for number, (name, module) in enumerate(steps):
         follower = steps[number + 1][1] if number + 1 < len(steps) else None
         if isinstance(module, ETBlock):
-            chained = follower is not None and (module, follower) in chain
-            places.append(Place(name, module, follower, any(module is r for r in readouts), chained))
+            masked = chain.get((module, follower))
+            places.append(
+                Place(
+                    name=name,
+                    block=module,
+                    next=follower,
+                    is_readout=any(module is r for r in readouts),
+                    chained=masked is not None,
+                    direct=masked is False,
+                )
+            )
     return places
 
 
-def _chain(net: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    """Return the pairs of blocks of a Sequential between which nothing but still modules stand."""
+def _chain(net: nn.Module) -> dict[tuple[nn.Module, nn.Module | None], bool]:
+    """Map the pairs of blocks of a Sequential that only still modules part to whether a mask is among these."""
     from snnlearn.nn.dropout import TimeConstantDropout
 
-    pairs: list[tuple[nn.Module, nn.Module]] = []
+    pairs: dict[tuple[nn.Module, nn.Module | None], bool] = {}
     if type(net) is not nn.Sequential:
         return pairs
     before: nn.Module | None = None
+    masked = False
     for module in net:
         if isinstance(module, ETBlock | Readout):
             if before is not None:
-                pairs.append((before, module))
-            before = module
-        elif not isinstance(module, (*STILL, TimeConstantDropout)):
+                pairs[before, module] = masked
+            before, masked = module, False
+        elif isinstance(module, TimeConstantDropout):
+            masked = True
+        elif not isinstance(module, STILL):
             before = None
     return pairs
 
@@ -133,7 +146,7 @@ def trace_for(place: Place, places: Sequence[Place], rule: LearningRule) -> Trac
     further = filter_for(place, places, rule)
     mean_decay = leak_of(block.neuron).transition[0][0] if rule.relay == "mean" and not place.is_readout else None
     if rule.transition == "local" and rule.storage == "rank_one":
-        return RankOneTrace(leak_of(block.neuron), rule.forgetting, name, bias)
+        return RankOneTrace(leak_for(block, rule), rule.forgetting, name, bias)
     if rule.transition == "local":
         return SynapticTrace(name, further, bias, mean_decay)
     leak = leak_for(block, rule)
