@@ -12,16 +12,35 @@ from torch import Tensor, nn
 
 from snnlearn.config.problem import ConfigError, Problem
 from snnlearn.config.schema import Config, CosineConfig, StepConfig
-from snnlearn.config.schema_data import DatasetConfig, DigitsConfig
-from snnlearn.config.schema_network import MLPConfig, NeuronConfig, SurrogateConfig
+from snnlearn.config.schema_data import DigitsConfig, NMNISTConfig, Recordings
+from snnlearn.config.schema_network import ConvolutionalConfig, NeuronConfig, RecurrentConfig, SurrogateConfig
+from snnlearn.config.schema_tasks import DatasetConfig, QTDBConfig, SequentialMNISTConfig, TaskConfig
 from snnlearn.config.validate import plain
-from snnlearn.data import NMNIST, Binning, Digits, EventDataset, collate, random_shift, stratified_split
+from snnlearn.data import (
+    NMNIST,
+    QTDB,
+    Binning,
+    Copy,
+    DelayedXor,
+    Digits,
+    EventDataset,
+    EvidenceAccumulation,
+    PatternGeneration,
+    SequenceDataset,
+    SequentialMNIST,
+    StoreRecall,
+    collate,
+    collate_sequences,
+    random_shift,
+    stratified_split,
+)
 from snnlearn.engine import OnlineLearner, SequenceLoss
 from snnlearn.functional import SURROGATES, Surrogate
 from snnlearn.nn import ALIF, IF, LIF, CubaLIF, Neuron
-from snnlearn.nn.networks import convolutional, mlp
+from snnlearn.nn.networks import convolutional, mlp, recurrent
 from snnlearn.rules import RULES
 from snnlearn.training import Batches, Options, Trainer
+from snnlearn.training.batches import Collate
 
 __all__ = ["build_dataset", "build_device", "build_learner", "build_network", "build_test", "build_trainer"]
 
@@ -34,6 +53,14 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
 }
 
+TASKS: dict[str, Callable[..., SequenceDataset]] = {
+    "copy": Copy,
+    "delayed_xor": DelayedXor,
+    "evidence_accumulation": EvidenceAccumulation,
+    "pattern_generation": PatternGeneration,
+    "store_recall": StoreRecall,
+}
+
 
 def build_device(config: Config) -> torch.device:
     """Return the device that `device` means on this machine."""
@@ -43,8 +70,18 @@ def build_device(config: Config) -> torch.device:
     return torch.device(name)
 
 
-def build_dataset(config: DatasetConfig, split: Split) -> EventDataset:
-    """Return the recordings of a split. Raises DataError where they are not at hand."""
+def build_dataset(config: DatasetConfig, split: Split) -> EventDataset | SequenceDataset:
+    """Return the recordings or sequences of a split. Raises DataError where they are not at hand."""
+    if isinstance(config, TaskConfig):
+        return TASKS[config.name](split, config.task)
+    if isinstance(config, SequentialMNISTConfig):
+        return SequentialMNIST(config.root, split, config.chunk, config.permuted, config.seed)
+    if isinstance(config, QTDBConfig):
+        return QTDB(config.root, split)
+    return _build_recordings(config, split)
+
+
+def _build_recordings(config: DigitsConfig | NMNISTConfig, split: Split) -> EventDataset:
     if config.by == "number":
         binning = Binning(steps=config.steps, window_us=config.window_us, binary=config.binary)
     else:
@@ -77,10 +114,14 @@ def build_splits(config: Config, labels: np.ndarray) -> tuple[list[int], list[in
 def build_test(config: Config) -> Batches:
     """Return the batches of the test split, in a fixed order."""
     dataset = build_dataset(config.dataset, "test")
-    chosen = _limited(dataset.labels, config.dataset.limit, config.seed)
-    return Batches(
-        dataset, chosen.tolist(), config.trainer.batch_size, collate, seed=config.seed, workers=config.trainer.workers
-    )
+    chosen = _limited(dataset.labels, config.dataset.limit, config.seed).tolist()
+    options = config.trainer
+    together = _collate(dataset)
+    return Batches(dataset, chosen, options.batch_size, together, seed=config.seed, workers=options.workers)
+
+
+def _collate(dataset: EventDataset | SequenceDataset) -> Collate:
+    return collate_sequences if isinstance(dataset, SequenceDataset) else collate
 
 
 def build_surrogate(config: SurrogateConfig) -> Surrogate:
@@ -95,15 +136,17 @@ def build_neuron(config: NeuronConfig, surrogate: SurrogateConfig) -> Neuron:
 
 def build_network(config: Config) -> nn.Sequential:
     """Return the network, its weights drawn from torch's global generator."""
-    model, sensor, classes = config.model, config.dataset.sensor, config.dataset.classes
+    model, shape, outputs = config.model, config.dataset.input_shape, config.dataset.output_count
 
     def neuron() -> Neuron:
         return build_neuron(config.neuron, config.surrogate)
 
     options = _without_name(model)
-    if isinstance(model, MLPConfig):
-        return mlp(int(np.prod(sensor)), options.pop("hidden"), classes, neuron, **options)
-    return convolutional(sensor, options.pop("channels"), classes, neuron, **options)
+    if isinstance(model, ConvolutionalConfig):
+        polarities, rows, columns = shape
+        return convolutional((polarities, rows, columns), options.pop("channels"), outputs, neuron, **options)
+    build = recurrent if isinstance(model, RecurrentConfig) else mlp
+    return build(int(np.prod(shape)), options.pop("hidden"), outputs, neuron, **options)
 
 
 def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
@@ -121,8 +164,11 @@ def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
 
 
 def build_loss(config: Config) -> SequenceLoss:
-    """Return the loss of a sequence."""
-    return SequenceLoss(criterion=config.loss.name, **_without_name(config.loss))
+    """Return the loss of a sequence; a task with an answer at the end counts the steps of the answer alone."""
+    options = _without_name(config.loss)
+    if options["last_steps"] is None:
+        options["last_steps"] = config.dataset.answer_steps
+    return SequenceLoss(criterion=config.loss.name, **options)
 
 
 def build_scheduler(config: Config, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
@@ -145,6 +191,7 @@ def build_trainer(config: Config, folder: Path) -> Trainer:
     dataset = build_dataset(config.dataset, "train")
     train, validation = build_splits(config, dataset.labels)
     device = build_device(config)
+    shift = config.dataset.shift if isinstance(config.dataset, Recordings) else 0
     torch.manual_seed(config.seed)
     learner = build_learner(config, build_network(config).to(device))
 
@@ -153,12 +200,12 @@ def build_trainer(config: Config, folder: Path) -> Trainer:
             dataset,
             indices,
             options.batch_size,
-            collate,
+            _collate(dataset),
             seed=config.seed,
             shuffle=shuffle,
             workers=options.workers,
             max_batches=options.max_batches,
-            vary=partial(_shifted, pixels=config.dataset.shift) if shuffle and config.dataset.shift else None,
+            vary=partial(_shifted, pixels=shift) if shuffle and shift else None,
         )
 
     return Trainer(

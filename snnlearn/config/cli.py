@@ -179,7 +179,7 @@ class _Task:
             log.error("%s%s", error, _hint(error, f"trainer.resume={context.runtime.output_dir}"))
             raise SystemExit(exit_code(error)) from error
         print(summary_line(summary))
-        return float(summary["test_accuracy"] or 0.0)
+        return _objective(summary)
 
     def _job(self, cfg: Mapping[str, Any], folder: Path, cwd: Path) -> float | None:
         context = HydraConfig.get()
@@ -203,7 +203,13 @@ class _Task:
             same = f"-m {' '.join(self.command.overrides)} hydra.sweep.dir={self.table.path.parent}"
             log.error("%s%s", error, _hint(error, same))
             raise SystemExit(130) from error
-        return None if summary is None else float(summary["test_accuracy"] or 0.0)
+        return None if summary is None else _objective(summary)
+
+
+def _objective(summary: Mapping[str, Any]) -> float:
+    """Return what a search over knobs maximises: accuracy, or minus the loss where the targets are numbers."""
+    accuracy, loss = summary["test_accuracy"], summary["test_loss"]
+    return float(accuracy) if accuracy is not None else -float("inf" if loss is None else loss)
 
 
 def _hint(error: BaseException, words: str) -> str:

@@ -6,7 +6,9 @@ from typing import Any
 import torch
 
 from snnlearn.config.problem import Problem
+from snnlearn.config.schema_data import DataConfig, Recordings
 from snnlearn.config.schema_rules import PER_SYNAPSE
+from snnlearn.data.sequential_mnist import PIXELS
 
 __all__ = ["cross_checks"]
 
@@ -20,9 +22,13 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     'neuron.tau: got 0.5; legal: a number > 1 (steps) whil'
     """
     yield from _steps(values)
+    yield from _task(values)
+    yield from _targets(values)
     yield from _time_constants(values)
     yield from _convolutions(values)
     yield from _rules(values)
+    if values.get("neuron.adaptation") == 0 and "adaptation" in values.get("neuron.learn", ()):
+        yield Problem("neuron.adaptation", "0", "a number > 0 while neuron.learn has adaptation")
     update = values.get("trainer.update", "sequence")
     if values.get("rule.name") == "bptt" and update != "sequence":
         yield Problem("trainer.update", str(update), "sequence while rule is bptt, which needs the end")
@@ -33,17 +39,50 @@ def cross_checks(values: Values) -> Iterator[Problem]:
 
 
 def _steps(values: Values) -> Iterator[Problem]:
-    if "dataset.steps" not in values:
-        return
-    steps = values["dataset.steps"]
-    if steps is None:
-        if values.get("dataset.by") == "number":
-            yield Problem("dataset.steps", "null", "a whole number >= 1 while dataset.by is number")
-        return
+    steps, name = values.get("dataset.steps"), "dataset.steps"
+    if "dataset.steps" in values and steps is None and values.get("dataset.by") == "number":
+        yield Problem("dataset.steps", "null", "a whole number >= 1 while dataset.by is number")
+    if "dataset.steps" not in values and isinstance(values.get("dataset.built"), DataConfig):
+        steps, name = values["dataset.built"].total_steps, f"the length of {values['dataset.name']}"
     for path in ("loss.last_steps", "trainer.update", "rule.steps", "rule.last_steps"):
         wanted = values.get(path)
-        if isinstance(wanted, int) and wanted > steps:
-            yield Problem(path, str(wanted), f"at most dataset.steps, which is {steps}")
+        if steps is not None and isinstance(wanted, int) and wanted > steps:
+            yield Problem(path, str(wanted), f"at most {name}, which is {steps}")
+
+
+def _task(values: Values) -> Iterator[Problem]:
+    """Check what a made-up task is made from, by its own rules."""
+    chunk = values.get("dataset.chunk")
+    if chunk is not None and PIXELS % chunk:
+        yield Problem("dataset.chunk", str(chunk), f"a divisor of {PIXELS}, the pixels of a digit, such as 1, 7 or 28")
+    built = values.get("dataset.built")
+    if not isinstance(built, DataConfig):
+        return
+    if built.task is not None:
+        for fault in built.task.faults():
+            yield Problem(f"dataset.{fault.name}", str(fault.got), fault.allowed)
+    dt = values.get("neuron.dt")
+    if dt is not None and built.step_ms is not None and abs(1000 * dt - built.step_ms) > 1e-9:
+        allowed = f"{built.step_ms / 1000:g}, a step of {values['dataset.name']}, or null for time constants in steps"
+        yield Problem("neuron.dt", f"{dt:g}", allowed)
+
+
+def _targets(values: Values) -> Iterator[Problem]:
+    """Check that model and loss can take the form of the data."""
+    kind = values.get("dataset.kind")
+    if kind is None:
+        return
+    name, loss = values.get("dataset.name"), values.get("loss.name")
+    if values.get("model.name") == "convolutional" and not issubclass(kind, Recordings):
+        yield Problem("model", "convolutional", f"mlp or recurrent while dataset is {name}, which has no frames")
+    if kind.numbers and loss not in (None, "squared_error"):
+        yield Problem("loss", loss, f"squared_error while dataset is {name}, whose targets are numbers, no labels")
+    if not kind.numbers and loss == "squared_error":
+        allowed = f"cross_entropy, mse or mix while dataset is {name}, whose targets are labels"
+        yield Problem("loss", loss, allowed, "mse takes labels as one-hot vectors")
+    if kind.per_step and values.get("loss.readout") == "running_mean":
+        allowed = f"step while dataset is {name}, with a target at every step"
+        yield Problem("loss.readout", "running_mean", allowed, "the mean so far mixes in answers to earlier steps")
 
 
 def _time_constants(values: Values) -> Iterator[Problem]:
@@ -60,10 +99,10 @@ def _convolutions(values: Values) -> Iterator[Problem]:
     kernel, channels, pool = (values.get(f"model.{name}") for name in ("kernel_size", "channels", "pool"))
     if kernel is not None and any(side % 2 == 0 for side in kernel):
         yield Problem("model.kernel_size", str(list(kernel)), "odd numbers only, so that padding keeps the size")
-    sensor = values.get("dataset.sensor")
-    if channels is None or pool is None or sensor is None:
+    built = values.get("dataset.built")
+    if channels is None or pool is None or not isinstance(built, Recordings):
         return
-    side = min(sensor[1:])
+    side = min(built.input_shape[1:])
     if side // pool ** len(channels) < 1:
         allowed = f"pooling that leaves at least one of {side} pixels after {len(channels)} layers"
         yield Problem("model.pool", str(pool), allowed)

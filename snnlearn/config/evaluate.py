@@ -13,11 +13,13 @@ from omegaconf import OmegaConf
 from snnlearn.config.build import build_device, build_learner, build_network, build_test
 from snnlearn.config.problem import ConfigError, Problem, nearest
 from snnlearn.config.resume import stored_config
+from snnlearn.config.run import figures_text
 from snnlearn.config.schema import Config
 from snnlearn.config.sweep import USER_ERRORS
 from snnlearn.config.validate import load
 from snnlearn.training import Running, find_checkpoint, load_checkpoint
 from snnlearn.training.checkpoint import FOLDER, write_whole
+from snnlearn.training.trainer import evaluate_batch
 
 __all__ = ["evaluate", "evaluate_checkpoint", "parse_words"]
 
@@ -56,12 +58,9 @@ def evaluate(words: Sequence[str] | None = None) -> None:
         sys.exit(2)
     path = checkpoint.parent / "evaluation.json"
     write_whole(path, (json.dumps({"checkpoint": str(checkpoint), **figures}, indent=2) + "\n").encode())
-    accuracy = 100 * figures["accuracy"]
-    last = 100 * figures["accuracy_last"]
-    print(
-        f"test accuracy {accuracy:.2f} % ({figures['correct']} of {figures['samples']}) | from the last step alone "
-        f"{last:.2f} % | loss {figures['loss']:.4f} | {path}"
-    )
+    last = figures["accuracy_last"]
+    alone = "" if last is None else f"from the last step alone {100 * last:.2f} % | "
+    print(f"{figures_text(figures)} | {alone}loss {figures['loss']:.4f} | {path}")
 
 
 def parse_words(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
@@ -101,7 +100,7 @@ def evaluate_checkpoint(checkpoint: Path, changes: Mapping[str, Any]) -> dict[st
     learner.net.load_state_dict(load_checkpoint(checkpoint)["model"])
     running = Running()
     for x, y in test.epoch(1):
-        running.add(learner.evaluate(x.to(device), y.to(device)))
+        running.add(evaluate_batch(learner, x, y, device))
     return running.figures()
 
 

@@ -75,6 +75,8 @@ def legal(kind: Any, declared: Knob) -> str:
     'a whole number >= 1, or null'
     >>> legal(Literal["soft", "hard"], Knob(help=""))
     'one of: soft, hard'
+    >>> legal(tuple[Literal["decay", "threshold"], ...], Knob(help=""))
+    'a list, empty or of any of: decay, threshold'
     """
     text = ", or ".join(_legal(member, declared) for member in _members(kind))
     return f"{text} ({declared.unit})" if declared.unit else text
@@ -88,6 +90,8 @@ def _legal(kind: Any, declared: Knob) -> str:
         return f"one of: {', '.join(choices)}" if len(choices) > 1 else str(choices[0])
     if get_origin(kind) is tuple:
         element, *rest = get_args(kind)
+        if get_origin(element) is Literal:
+            return f"a list, empty or of any of: {', '.join(get_args(element))}"
         noun = _PLURALS[element]
         return f"a list of {noun}{bounds}" if rest == [...] else f"{len(rest) + 1} {noun}{bounds}"
     return f"{_NOUNS[kind]}{bounds if kind in (int, float) else ''}"
@@ -134,7 +138,8 @@ def _convert(value: Any, kind: Any, declared: Knob, base: Path) -> Any:
         element, *rest = get_args(kind)
         if not isinstance(value, list | tuple):
             value = [value] * (1 if rest == [...] else len(rest) + 1)
-        _require(value, len(value) > 0 if rest == [...] else len(value) == len(rest) + 1)
+        may_be_empty = get_origin(element) is Literal  # a choice of none
+        _require(value, (may_be_empty or len(value) > 0) if rest == [...] else len(value) == len(rest) + 1)
         return tuple(_convert(item, element, declared, base) for item in value)
     if kind is float or kind is int:
         allowed = (int, float) if kind is float else int

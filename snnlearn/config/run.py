@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import shutil
 import time
 from pathlib import Path
@@ -23,12 +24,12 @@ from snnlearn.config.resume import (
 )
 from snnlearn.config.schema import Config
 from snnlearn.config.validate import plain
-from snnlearn.data import EventDataset
+from snnlearn.data import EventDataset, SequenceDataset
 from snnlearn.training import Trainer, find_checkpoint
 from snnlearn.training.checkpoint import FOLDER, write_whole
 from snnlearn.training.metrics import Running
 
-__all__ = ["finished_before", "finished_resumed", "run", "summary_line"]
+__all__ = ["figures_text", "finished_before", "finished_resumed", "run", "summary_line"]
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ def _bring_along(source: Path, folder: Path) -> None:
 
 
 def _announce(config: Config, trainer: Trainer, test: Any) -> None:
-    assert isinstance(test, EventDataset)
+    assert isinstance(test, EventDataset | SequenceDataset)
     log.debug("%s", trainer.learner.net)
     log.info("how each parameter learns:\n%s", trainer.learner.report)
     weights = sum(parameter.numel() for parameter in trainer.learner.net.parameters())
@@ -123,7 +124,7 @@ def _announce(config: Config, trainer: Trainer, test: Any) -> None:
     log.info(
         "%s on %s: %d training, %d validation, %d test recordings; %d parameters on %s; seed %d",
         config.rule.name,
-        config.dataset.name,
+        _title(config, test),
         trainer.train.samples,
         validation,
         min(len(test), config.dataset.limit or len(test)),
@@ -133,20 +134,29 @@ def _announce(config: Config, trainer: Trainer, test: Any) -> None:
     )
 
 
+def _title(config: Config, dataset: Any) -> str:
+    """Return what the figures are of, which is not always what the choice is called: smnist-t10k, say."""
+    return dataset.title if isinstance(dataset, SequenceDataset) else config.dataset.name
+
+
 def _summary(config: Config, folder: Path, trainer: Trainer, test: Running, seconds: float) -> dict[str, Any]:
     figures, place = test.figures(), trainer.position
+    validated = trainer.validation is not None and math.isfinite(place.best)
+    judged = figures["accuracy"] is not None
     return {
         "test_accuracy": figures["accuracy"],
         "test_accuracy_last": figures["accuracy_last"],
         "test_loss": figures["loss"],
         "correct": figures["correct"],
+        "decisions": figures["decisions"],
         "samples": figures["samples"],
-        "validation_accuracy": place.best if trainer.validation is not None else None,
+        "validation_accuracy": place.best if validated and judged else None,
+        "validation_loss": -place.best if validated and not judged else None,
         "best_epoch": place.best_epoch,
         "epochs": config.trainer.epochs,
         "seconds": round(place.seconds + seconds, 3),
         "rule": config.rule.name,
-        "dataset": config.dataset.name,
+        "dataset": _title(config, trainer.train.dataset),
         "model": config.model.name,
         "seed": config.seed,
         "folder": str(folder),
@@ -160,13 +170,27 @@ def summary_line(summary: dict[str, Any]) -> str:
     ...               "epochs": 3, "seconds": 4.2, "folder": "/runs/a"})
     'test accuracy 50.00 % (1 of 2) | ottt on digits | 3 epochs | 4 s | /runs/a'
     """
-    accuracy = summary["test_accuracy"]
-    figure = "unknown" if accuracy is None else f"{100 * accuracy:.2f} %"
+    names = {"test_accuracy": "accuracy", "test_loss": "loss"}
+    figures = {names.get(name, name): value for name, value in summary.items()}
     epochs = f"{summary['epochs']} epoch{'' if summary['epochs'] == 1 else 's'}"
     folder = Path(summary["folder"])
     if folder.is_relative_to(Path.cwd()):
         folder = folder.relative_to(Path.cwd())
-    return (
-        f"test accuracy {figure} ({summary['correct']} of {summary['samples']}) | "
-        f"{summary['rule']} on {summary['dataset']} | {epochs} | {summary['seconds']:.0f} s | {folder}"
-    )
+    what = f"{summary['rule']} on {summary['dataset']}"
+    return f"{figures_text(figures)} | {what} | {epochs} | {summary['seconds']:.0f} s | {folder}"
+
+
+def figures_text(figures: dict[str, Any]) -> str:
+    """Return the figures of a test in words: accuracy, or loss where the targets are numbers.
+
+    >>> figures_text({"accuracy": 0.75, "correct": 3, "decisions": 4, "samples": 2, "loss": 1.0})
+    'test accuracy 75.00 % (3 of 4 steps)'
+    >>> figures_text({"accuracy": None, "correct": 0, "decisions": 0, "samples": 2, "loss": 0.25})
+    'test loss 0.2500 (mean of 2)'
+    """
+    accuracy, samples, loss = figures["accuracy"], figures["samples"], figures.get("loss")
+    if accuracy is not None:
+        asked = figures.get("decisions", samples)
+        steps = "" if asked == samples else " steps"
+        return f"test accuracy {100 * accuracy:.2f} % ({figures['correct']} of {asked}{steps})"
+    return "test loss unknown" if loss is None else f"test loss {loss:.4f} (mean of {samples})"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from snnlearn.config.knob import knob
-from snnlearn.config.schema_data import DatasetConfig
 from snnlearn.config.schema_network import ModelConfig, NeuronConfig, SurrogateConfig
 from snnlearn.config.schema_rules import RuleConfig
+from snnlearn.config.schema_tasks import DatasetConfig
 
 __all__ = [
     "Config",
@@ -27,7 +27,11 @@ __all__ = [
 @dataclass(frozen=True, kw_only=True)
 class _LossBase:
     readout: Literal["step", "running_mean"] = knob("what each step's loss sees: its own output, or the mean so far")
-    last_steps: int | None = knob("only the last so many steps carry a loss; null: all", unit="steps", at_least=1)
+    last_steps: int | None = knob(
+        "only the last so many steps carry a loss; null: all, or those of the answer in a task that has one",
+        unit="steps",
+        at_least=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,14 @@ class MixConfig(CrossEntropyConfig):
     mse_weight: float = knob("weight of the squared distance", at_least=0, at_most=1)
 
 
-LossConfig = CrossEntropyConfig | MSEConfig | MixConfig
+@dataclass(frozen=True, kw_only=True)
+class SquaredErrorConfig(_LossBase):
+    """Squared distance to the numbers to follow."""
+
+    name: Literal["squared_error"] = knob("squared distance to numbers to follow: regression")
+
+
+LossConfig = CrossEntropyConfig | MSEConfig | MixConfig | SquaredErrorConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from snnlearn.config.knob import knob
 
-__all__ = ["ConvolutionalConfig", "MLPConfig", "ModelConfig", "NeuronConfig", "SurrogateConfig"]
+__all__ = ["ConvolutionalConfig", "MLPConfig", "ModelConfig", "NeuronConfig", "RecurrentConfig", "SurrogateConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,20 @@ class ConvolutionalConfig(_ModelBase):
     weight_standardized: bool = knob("give every kernel zero mean and unit variance before use")
 
 
-ModelConfig = MLPConfig | ConvolutionalConfig
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(MLPConfig):
+    """Fully connected layers whose spikes come back to them."""
+
+    name: Literal["recurrent"] = knob("fully connected layers, each with its own spikes of the step before as input")  # type: ignore[assignment]
+    self_connections: bool = knob("whether a unit's spikes come back to itself too")
+
+
+ModelConfig = MLPConfig | ConvolutionalConfig | RecurrentConfig
+
+
+LEARN = "constants that are learned, each one number for a layer, instead of staying as given"
+CubaLIFConstant = Literal["decay", "decay_synapse", "threshold", "initial_membrane"]
+ALIFConstant = Literal["decay", "decay_adaptation", "adaptation", "threshold", "initial_membrane"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +60,7 @@ class IFConfig:
     threshold: float = knob("membrane value at which a neuron fires", above=0)
     reset: Literal["soft", "hard", "none"] = knob("after a spike subtract the threshold, go to zero, or do nothing")
     detach_reset: bool = knob("keep the reset out of the gradient")
+    learn: tuple[Literal["threshold", "initial_membrane"], ...] = knob(LEARN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +70,7 @@ class LIFConfig(IFConfig):
     name: Literal["lif"] = knob("leaky integrate and fire")  # type: ignore[assignment]
     tau: float = knob("membrane time constant; in steps it must be > 1, in seconds where dt is given", above=0)
     dt: float | None = knob("length of a step; null: every time constant is in steps", unit="seconds", above=0)
+    learn: tuple[Literal["decay", "threshold", "initial_membrane"], ...] = knob(LEARN)  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +79,7 @@ class CubaLIFConfig(LIFConfig):
 
     name: Literal["cuba_lif"] = knob("leaky integrate and fire with a synaptic current")  # type: ignore[assignment]
     tau_synapse: float = knob("time constant of the synaptic current, same unit as tau", above=0)
+    learn: tuple[CubaLIFConstant, ...] = knob(LEARN)  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +89,7 @@ class ALIFConfig(LIFConfig):
     name: Literal["alif"] = knob("leaky integrate and fire with an adaptive threshold")  # type: ignore[assignment]
     tau_adaptation: float = knob("time constant of the adaptation, same unit as tau", above=0)
     adaptation: float = knob("how much a spike raises the threshold", at_least=0)
+    learn: tuple[ALIFConstant, ...] = knob(LEARN)  # type: ignore[assignment]
 
 
 NeuronConfig = IFConfig | LIFConfig | CubaLIFConfig | ALIFConfig

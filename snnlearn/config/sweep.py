@@ -26,6 +26,7 @@ COLUMNS = (
     "rule",
     "test_accuracy",
     "validation_accuracy",
+    "validation_loss",
     "test_loss",
     "best_epoch",
     "epochs",

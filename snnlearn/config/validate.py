@@ -96,7 +96,8 @@ class _Check:
         self.values: dict[str, Any] = {}
 
     def build(self, kind: type, values: Mapping[Any, Any], prefix: str) -> Any:
-        """Fill `kind`; the result is None where anything so far was wrong."""
+        """Fill `kind`; the result is None where anything in it was wrong."""
+        before = len(self.problems)
         declared = {name: (hint, knob) for name, hint, knob in fields(kind)}
         known = [prefix + name for name in declared]
         for key in values:
@@ -109,7 +110,7 @@ class _Check:
                 filled[name] = self.group(hint, values.get(name), prefix + name)
             else:
                 filled[name] = self.value(hint, knob, values.get(name, "???"), prefix + name)
-        return None if self.problems else kind(**filled)
+        return kind(**filled) if len(self.problems) == before else None
 
     def value(self, hint: Any, knob: Knob, value: Any, path: str) -> Any:
         """Convert one value."""
@@ -137,9 +138,10 @@ class _Check:
             meant = nearest(name, named) if isinstance(name, str) else ""
             self.problems.append(Problem(f"{path}.name", repr(name), f"one of: {', '.join(named)}", meant))
             return None
+        built = self.build(named[name], values, f"{path}.")
         if path == "dataset":
-            self.values["dataset.sensor"] = getattr(named[name], "sensor", None)
-        return self.build(named[name], values, f"{path}.")
+            self.values |= {"dataset.kind": named[name], "dataset.built": built}
+        return built
 
 
 def _illegal(path: str, value: Any, hint: Any, knob: Knob) -> Problem:

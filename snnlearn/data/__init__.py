@@ -1,4 +1,4 @@
-"""Event recordings as frames: N-MNIST from your files, simulated digits, or any structured events."""
+"""Event recordings as frames, and sequences that need memory: files of yours, simulations, made-up tasks."""
 
 from snnlearn.data.augmentation import random_shift
 from snnlearn.data.binning import Binning, binary_loss
@@ -8,20 +8,53 @@ from snnlearn.data.digits import Digits
 from snnlearn.data.errors import DataError
 from snnlearn.data.loading import collate, stratified_split
 from snnlearn.data.nmnist import NMNIST
+from snnlearn.data.qtdb import QTDB
 from snnlearn.data.samples import EventSample, Sensor
+from snnlearn.data.sequences import MISSING, SequenceDataset, StepTargets, collate_sequences
+from snnlearn.data.sequential_mnist import SequentialMNIST
 from snnlearn.data.structured import from_structured
+from snnlearn.data.tasks import (
+    Copy,
+    CopyOptions,
+    DelayedXor,
+    DelayedXorOptions,
+    EvidenceAccumulation,
+    EvidenceAccumulationOptions,
+    PatternGeneration,
+    PatternGenerationOptions,
+    StoreRecall,
+    StoreRecallOptions,
+    TaskOptions,
+)
 
 __all__ = [
+    "MISSING",
     "NMNIST",
+    "QTDB",
     "Binning",
     "Camera",
+    "Copy",
+    "CopyOptions",
     "DataError",
+    "DelayedXor",
+    "DelayedXorOptions",
     "Digits",
     "EventDataset",
     "EventSample",
+    "EvidenceAccumulation",
+    "EvidenceAccumulationOptions",
+    "PatternGeneration",
+    "PatternGenerationOptions",
     "Sensor",
+    "SequenceDataset",
+    "SequentialMNIST",
+    "StepTargets",
+    "StoreRecall",
+    "StoreRecallOptions",
+    "TaskOptions",
     "binary_loss",
     "collate",
+    "collate_sequences",
     "from_structured",
     "random_shift",
     "stratified_split",

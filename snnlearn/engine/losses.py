@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snnlearn.functional.losses import advance_running_mean, step_loss
+from snnlearn.functional.losses import advance_running_mean, mean_squared_error, step_loss
 
-CRITERIA = ("cross_entropy", "mse", "mix")
+CRITERIA = ("cross_entropy", "mse", "mix", "squared_error")
 READOUTS = ("step", "running_mean")
 
 NO_TARGET = object()
@@ -22,7 +22,8 @@ StepLoss = Callable[[Any, Any], Tensor]
 class SequenceLoss:
     """Cross entropy, mean squared error or their mix, on each step's output or on the mean so far.
 
-    `criterion` cross_entropy, mse (one-hot), or mix: (1 - mse_weight) * cross entropy + mse_weight * mse.
+    `criterion` cross_entropy, mse (one-hot), mix: (1 - mse_weight) * cross entropy + mse_weight * mse, or
+    squared_error, of outputs and floating-point targets [B, D] (regression).
     `readout` step (this step's output) or running_mean (the mean of the outputs so far, of which online rules
     differentiate this step's share alone). `last_steps` n counts only the last n steps. `label_smoothing` in
     [0, 1). Everything is O(1) in time. Raises ValueError for a value outside these.
@@ -50,7 +51,7 @@ class SequenceLoss:
             raise ValueError(f"last_steps={last_steps!r}: at least one step has to count; write 1, or None for all")
         self.criterion, self.readout, self.last_steps = criterion, readout, last_steps
         self.label_smoothing = label_smoothing
-        self.mse_weight = {"cross_entropy": 0.0, "mse": 1.0, "mix": mse_weight}[criterion]
+        self.mse_weight = {"cross_entropy": 0.0, "mse": 1.0, "mix": mse_weight}.get(criterion, 0.0)
         self.begin(None)
 
     def begin(self, steps: int | None, through_time: bool = False) -> None:
@@ -100,7 +101,12 @@ class SequenceLoss:
         return self._seen > self._steps - self.last_steps
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of one step's output [B, C] for labels `target` [B], outside any sequence's count."""
+        """Return the loss of one step's output [B, C] for labels `target` [B], outside any sequence's count.
+
+        Numbers [B, C] for criterion squared_error.
+        """
+        if self.criterion == "squared_error":
+            return mean_squared_error(output, target)
         return step_loss(output, target, self.mse_weight, self.label_smoothing)
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from snnlearn.engine.losses import LossRun, StepLoss
 from snnlearn.engine.sequence import sequence_length, steps_of
+from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.connection import Connection
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.recurrent import ETRecurrent
@@ -92,8 +93,14 @@ def _plain(net: nn.Module) -> Iterator[None]:
     traces = [(module, module.trace) for module in net.modules() if isinstance(module, Connection)]
     graphs = [(module, module.carry_graph) for module in net.modules() if isinstance(module, Neuron)]
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+    signals = [(m, m.signal, m.rate) for m in net.modules() if isinstance(m, ETBlock)]
+    feedbacks = [(m, m.feedback) for m in net.modules() if isinstance(m, ETBlock | Readout)]
     with stashed_state(net):
         try:
+            for block, _, _ in signals:
+                block.signal = block.rate = None
+            for layer, _ in feedbacks:
+                layer.feedback = None
             for connection, _ in traces:
                 connection.hold_trace(None)
             for neuron, _ in graphs:
@@ -104,6 +111,10 @@ def _plain(net: nn.Module) -> Iterator[None]:
                 connection.hold_trace(trace)
             for neuron, carry in graphs:
                 neuron.carry_graph = carry
+            for block, signal, rate in signals:
+                block.signal, block.rate = signal, rate
+            for layer, feedback in feedbacks:
+                layer.feedback = feedback
     with torch.no_grad():
         for buffer, kept in buffers:
             buffer.copy_(kept)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.engine.losses import NO_TARGET
+from snnlearn.functional.losses import is_labelled
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.neuron import Neuron
 
@@ -22,8 +23,9 @@ class SequenceResult:
     """What a sequence taught or showed.
 
     `loss` mean over samples and counted steps; `output` and `last_output` the network's mean over steps and its
-    last; `accuracy` from the summed readout (of every step's, where the target changes), `accuracy_last` from
-    the last, None when there is nothing to count; `firing_rates` spikes per unit and step by block;
+    last; `accuracy` from the summed readout of the steps that the loss counts (of every step's, where the target
+    changes), `accuracy_last` from the last, None when there is nothing to count; `decisions` the number of answers
+    that `accuracy` is a share of: sequences, or labels of steps; `firing_rates` spikes per unit and step by block;
     `gradient_norm` of the last update before clipping; `trace_norms` at the end by block.
 
     >>> SequenceResult(0.5, 1, 1, None, None).loss
@@ -41,6 +43,7 @@ class SequenceResult:
     gradient_norm: float = 0.0
     trace_norms: dict[str, float] = field(default_factory=dict)
     updates: int = 0
+    decisions: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,11 +171,13 @@ class Meter:
         self.spikes: dict[str, Tensor] = {}
         self.chances: dict[str, int] = {}
         self.loss: Tensor | None = None
-        self.steps = self.counted = self.judged = self.batch_size = 0
+        self.steps = self.counted = self.batch_size = 0
         self.total: Any = None
+        self.decided: Any = None
         self.last: Any = None
         self.target: Any = None
         self.hits: Tensor | None = None
+        self.judged: Tensor | None = None
         self.handles: list[Any] = []
 
     def __enter__(self) -> "Meter":
@@ -208,26 +213,33 @@ class Meter:
         output = map_outputs(Tensor.detach, output)
         self.steps += 1
         total = map_outputs(wide, output)
+        if loss is None and self.decided is None and self.counted:
+            self.decided = self.total
+        if loss is not None and self.counted < self.steps - 1:
+            self.decided = total if self.decided is None else map_outputs(torch.add, self.decided, total)
         self.total = total if self.total is None else map_outputs(torch.add, self.total, total)
         self.last, self.target = output, target
         if loss is not None:
             self.counted += 1
             loss = loss.detach()
             self.loss = wide(loss) if self.loss is None else self.loss + loss
-        if self.per_step_target and _has_classes(output, target):
-            self.judged += 1
-            hits = (output.argmax(-1) == target).float().mean()
+        if self.per_step_target and loss is not None and _has_classes(output, target):
+            hits, judged = (output.argmax(-1) == target).sum(), is_labelled(target).sum()
             self.hits = hits if self.hits is None else self.hits + hits
+            self.judged = judged if self.judged is None else self.judged + judged
 
     def result(self, **figures: Any) -> SequenceResult:
-        """Return the sequence's figures; with a target per step, accuracy is the mean over steps."""
+        """Return the sequence's figures; with a target per step, accuracy is a share of all labels of steps."""
         mean = map_outputs(lambda t: t / max(self.steps, 1), self.total)
         accuracy = accuracy_last = None
+        decisions = 0
         if self.batch_size and _has_classes(self.last, self.target):
             accuracy_last = _accuracy(self.last, self.target)
-            accuracy = _accuracy(self.total, self.target)
+            accuracy = _accuracy(self.total if self.decided is None else self.decided, self.target)
+            decisions = self.batch_size
         if self.batch_size and self.per_step_target:
-            accuracy = None if self.hits is None else float(self.hits) / self.judged
+            decisions = 0 if self.judged is None else int(self.judged)
+            accuracy = float(self.hits) / decisions if self.hits is not None and decisions else None
         return SequenceResult(
             loss=float(self.loss) / self.counted if self.loss is not None else float("nan"),
             batch_size=self.batch_size,
@@ -237,6 +249,7 @@ class Meter:
             accuracy=accuracy,
             accuracy_last=accuracy_last,
             firing_rates=self.firing_rates(),
+            decisions=decisions,
             **figures,
         )
 
@@ -252,7 +265,7 @@ def _has_classes(output: Any, target: Any) -> bool:
 
 
 def _accuracy(output: Tensor, target: Tensor) -> float:
-    return float((output.argmax(-1) == target).float().mean())
+    return float((output.argmax(-1) == target).sum() / is_labelled(target).sum())
 
 
 __all__ = [

@@ -1,20 +1,35 @@
 """Pure functions, tensors in and tensors out: the one home of every equation, and its reference."""
 
-from snnlearn.functional.alif import alif_jacobian, alif_step
-from snnlearn.functional.cuba_lif import cuba_lif_jacobian, cuba_lif_leak_transition, cuba_lif_step
+from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, alif_step
+from snnlearn.functional.constants import (
+    fraction_of_logit,
+    inverse_softplus,
+    logit_of_fraction,
+    positive_of_softplus,
+)
+from snnlearn.functional.cuba_lif import (
+    cuba_lif_constant_derivatives,
+    cuba_lif_jacobian,
+    cuba_lif_leak_transition,
+    cuba_lif_step,
+)
 from snnlearn.functional.cut_step import cut_step
 from snnlearn.functional.dynamics import (
     RESETS,
+    ConstantDerivatives,
     Decay,
     Jacobian,
     LeakTransition,
+    PerUnit,
     State,
     charge,
     check_reset,
     forward_derivative,
     jacobian_of,
+    per_unit,
     reset_membrane,
     reset_partials,
+    threshold_partials,
 )
 from snnlearn.functional.eligibility import (
     ConvEligibility,
@@ -24,9 +39,20 @@ from snnlearn.functional.eligibility import (
     bias_gradient,
     et_linear,
 )
-from snnlearn.functional.leaky_integrator import leaky_integrator_jacobian, leaky_integrator_step
-from snnlearn.functional.lif import lif_jacobian, lif_leak_transition, lif_step
-from snnlearn.functional.losses import advance_running_mean, one_hot_mean_squared_error, step_loss
+from snnlearn.functional.leaky_integrator import (
+    leaky_integrator_constant_derivatives,
+    leaky_integrator_jacobian,
+    leaky_integrator_step,
+)
+from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
+from snnlearn.functional.losses import (
+    MISSING_LABEL,
+    advance_running_mean,
+    is_labelled,
+    mean_squared_error,
+    one_hot_mean_squared_error,
+    step_loss,
+)
 from snnlearn.functional.surrogates import (
     SURROGATES,
     ArcTan,
@@ -57,10 +83,12 @@ from snnlearn.functional.weighted_map import Convolution, Dense, WeightedMap
 
 __all__ = [
     "FLUSH_BELOW",
+    "MISSING_LABEL",
     "RESETS",
     "SURROGATES",
     "ArcTan",
     "Constant",
+    "ConstantDerivatives",
     "ConvEligibility",
     "Convolution",
     "Decay",
@@ -73,6 +101,7 @@ __all__ = [
     "LeakTransition",
     "LinearEligibility",
     "MultiGaussian",
+    "PerUnit",
     "Rectangle",
     "Sigmoid",
     "Smooth",
@@ -84,11 +113,13 @@ __all__ = [
     "WeightedMap",
     "advance_leak_trace_",
     "advance_running_mean",
+    "alif_constant_derivatives",
     "alif_jacobian",
     "alif_step",
     "bias_gradient",
     "charge",
     "check_reset",
+    "cuba_lif_constant_derivatives",
     "cuba_lif_jacobian",
     "cuba_lif_leak_transition",
     "cuba_lif_step",
@@ -99,17 +130,27 @@ __all__ = [
     "flush_subnormals_",
     "flush_threshold",
     "forward_derivative",
+    "fraction_of_logit",
     "gaussian_cumulative",
     "gaussian_density",
+    "inverse_softplus",
+    "is_labelled",
     "jacobian_of",
+    "leaky_integrator_constant_derivatives",
     "leaky_integrator_jacobian",
     "leaky_integrator_step",
+    "lif_constant_derivatives",
     "lif_jacobian",
     "lif_leak_transition",
     "lif_step",
+    "logit_of_fraction",
+    "mean_squared_error",
     "one_hot_mean_squared_error",
+    "per_unit",
+    "positive_of_softplus",
     "read_leak_trace",
     "reset_membrane",
     "reset_partials",
     "step_loss",
+    "threshold_partials",
 ]

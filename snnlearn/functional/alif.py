@@ -8,7 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from snnlearn.functional.dynamics import Decay, Jacobian, SpikeFunction, charge, reset_membrane, reset_partials
+from snnlearn.functional.dynamics import (
+    ConstantDerivatives,
+    Decay,
+    Jacobian,
+    PerUnit,
+    SpikeFunction,
+    charge,
+    per_unit,
+    reset_membrane,
+    reset_partials,
+    threshold_partials,
+)
 from snnlearn.functional.surrogates import Surrogate
 
 
@@ -18,8 +29,8 @@ def alif_step(
     b: Float[Tensor, "*units"],
     decay: Decay,
     decay_adaptation: Decay,
-    adaptation: float,
-    threshold: float,
+    adaptation: PerUnit,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: SpikeFunction,
@@ -38,7 +49,7 @@ def alif_step(
     (tensor([1.]), tensor([0.5000]), tensor([1.9000]))
     """
     v = charge(y, v, decay)
-    spike = spike_function(v - threshold - adaptation * b)
+    spike = spike_function(v - per_unit(threshold, v) - per_unit(adaptation, b) * b)
     return spike, reset_membrane(v, spike, threshold, reset, detach_reset), charge(spike, b, decay_adaptation)
 
 
@@ -48,8 +59,8 @@ def alif_jacobian(
     b: Float[Tensor, "*units"],
     decay: Decay,
     decay_adaptation: Decay,
-    adaptation: float,
-    threshold: float,
+    adaptation: PerUnit,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: Surrogate,
@@ -63,11 +74,11 @@ def alif_jacobian(
     tensor([0.5000, -0.0000])
     """
     v = charge(y, v, decay)
-    u = v - threshold - adaptation * b
+    u = v - per_unit(threshold, v) - per_unit(adaptation, b) * b
     psi = spike_function.derivative(u)
     direct, by_spike = reset_partials(v, spike_function(u), threshold, reset, detach_reset)
     by_membrane = direct + by_spike * psi
-    by_adaptation = -adaptation * psi
+    by_adaptation = -per_unit(adaptation, psi) * psi
     transition = torch.stack(
         [
             torch.stack([by_membrane * decay, by_spike * by_adaptation]),
@@ -82,4 +93,39 @@ def alif_jacobian(
     )
 
 
-__all__ = ["alif_jacobian", "alif_step"]
+def alif_constant_derivatives(
+    y: Float[Tensor, "*units"],
+    v: Float[Tensor, "*units"],
+    b: Float[Tensor, "*units"],
+    decay: Decay,
+    decay_adaptation: Decay,
+    adaptation: PerUnit,
+    threshold: PerUnit,
+    reset: str,
+    detach_reset: bool,
+    spike_function: Surrogate,
+) -> ConstantDerivatives:
+    """Differentiate `alif_step` by its constants (same arguments); K = 2 in the order (membrane, adaptation).
+
+    >>> import torch
+    >>> from snnlearn.functional import ArcTan
+    >>> one = torch.ones(1)
+    >>> by = alif_constant_derivatives(0 * one, one, 3 * one, 0.5, 0.9, 0.1, 1.0, "soft", True, ArcTan())
+    >>> by["decay_adaptation"][1].flatten()
+    tensor([0., 3.])
+    """
+    before, v = v, charge(y, v, decay)
+    u = v - per_unit(threshold, v) - per_unit(adaptation, b) * b
+    psi, spike = spike_function.derivative(u), spike_function(u)
+    direct, by_spike = reset_partials(v, spike, threshold, reset, detach_reset)
+    by_threshold = threshold_partials(psi, spike, by_spike, reset)
+    zero = torch.zeros_like(v)
+    return {
+        "decay": (psi * before, torch.stack([(direct + by_spike * psi) * before, psi * before])),
+        "decay_adaptation": (zero, torch.stack([zero, b])),
+        "adaptation": (-psi * b, torch.stack([-by_spike * psi * b, -psi * b])),
+        "threshold": (by_threshold[0], torch.stack([by_threshold[1], -psi])),
+    }
+
+
+__all__ = ["alif_constant_derivatives", "alif_jacobian", "alif_step"]

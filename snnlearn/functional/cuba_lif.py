@@ -8,13 +8,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from snnlearn.functional.dynamics import (
+    ConstantDerivatives,
     Decay,
     Jacobian,
     LeakTransition,
+    PerUnit,
     SpikeFunction,
     charge,
+    per_unit,
     reset_membrane,
     reset_partials,
+    threshold_partials,
 )
 from snnlearn.functional.surrogates import Surrogate
 
@@ -25,7 +29,7 @@ def cuba_lif_step(
     v: Float[Tensor, "*units"],
     decay_synapse: Decay,
     decay: Decay,
-    threshold: float,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: SpikeFunction,
@@ -42,7 +46,7 @@ def cuba_lif_step(
     """
     current = charge(y, current, decay_synapse)
     v = charge(current, v, decay)
-    spike = spike_function(v - threshold)
+    spike = spike_function(v - per_unit(threshold, v))
     return spike, current, reset_membrane(v, spike, threshold, reset, detach_reset)
 
 
@@ -52,7 +56,7 @@ def cuba_lif_jacobian(
     v: Float[Tensor, "*units"],
     decay_synapse: Decay,
     decay: Decay,
-    threshold: float,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: Surrogate,
@@ -68,8 +72,9 @@ def cuba_lif_jacobian(
     """
     current = charge(y, current, decay_synapse)
     v = charge(current, v, decay)
-    psi = spike_function.derivative(v - threshold)
-    direct, by_spike = reset_partials(v, spike_function(v - threshold), threshold, reset, detach_reset)
+    u = v - per_unit(threshold, v)
+    psi = spike_function.derivative(u)
+    direct, by_spike = reset_partials(v, spike_function(u), threshold, reset, detach_reset)
     total = direct + by_spike * psi
     one, zero = torch.ones_like(v), torch.zeros_like(v)
     transition = torch.stack(
@@ -86,6 +91,40 @@ def cuba_lif_jacobian(
     )
 
 
+def cuba_lif_constant_derivatives(
+    y: Float[Tensor, "*units"],
+    current: Float[Tensor, "*units"],
+    v: Float[Tensor, "*units"],
+    decay_synapse: Decay,
+    decay: Decay,
+    threshold: PerUnit,
+    reset: str,
+    detach_reset: bool,
+    spike_function: Surrogate,
+) -> ConstantDerivatives:
+    """Differentiate `cuba_lif_step` by its decays and its threshold (same arguments); K = 2 (current, membrane).
+
+    >>> import torch
+    >>> from snnlearn.functional import ArcTan
+    >>> one = torch.ones(1)
+    >>> cuba_lif_constant_derivatives(0 * one, one, one, 0.5, 0.5, 2.0, "soft", True, ArcTan())["decay"][1].flatten()
+    tensor([0., 1.])
+    """
+    current_before, before = current, v
+    current = charge(y, current, decay_synapse)
+    v = charge(current, v, decay)
+    u = v - per_unit(threshold, v)
+    psi, spike = spike_function.derivative(u), spike_function(u)
+    direct, by_spike = reset_partials(v, spike, threshold, reset, detach_reset)
+    total, zero = direct + by_spike * psi, torch.zeros_like(v)
+    by_threshold = threshold_partials(psi, spike, by_spike, reset)
+    return {
+        "decay": (psi * before, torch.stack([zero, total * before])),
+        "decay_synapse": (psi * current_before, torch.stack([current_before, total * current_before])),
+        "threshold": (by_threshold[0], torch.stack([zero, by_threshold[1]])),
+    }
+
+
 def cuba_lif_leak_transition(decay_synapse: float, decay: float) -> LeakTransition:
     """Return the constant part of `cuba_lif_step`: two cascaded traces, the second of which is read.
 
@@ -95,4 +134,4 @@ def cuba_lif_leak_transition(decay_synapse: float, decay: float) -> LeakTransiti
     return LeakTransition(((decay_synapse, 0.0), (decay_synapse, decay)), (1.0, 1.0), (0.0, 1.0))
 
 
-__all__ = ["cuba_lif_jacobian", "cuba_lif_leak_transition", "cuba_lif_step"]
+__all__ = ["cuba_lif_constant_derivatives", "cuba_lif_jacobian", "cuba_lif_leak_transition", "cuba_lif_step"]

@@ -22,8 +22,11 @@ SpikeFunction = Callable[[Tensor], Tensor]
 RESETS = ("soft", "hard", "none")
 """What a spike does to the membrane: subtract the threshold, set it to zero, or nothing."""
 
-Decay = float | Tensor
-"""A factor per step in (0, 1]: one number for all units, or a tensor that broadcasts over them."""
+PerUnit = float | Tensor
+"""A constant of a neuron: one number for all units, or a tensor that broadcasts over them."""
+
+Decay = PerUnit
+"""A factor per step in (0, 1]."""
 
 
 class Jacobian(NamedTuple):
@@ -39,6 +42,10 @@ class Jacobian(NamedTuple):
     spike_input: Tensor
 
 
+ConstantDerivatives = dict[str, tuple[Tensor, Tensor]]
+"""For each constant c of a step, by name: d s / d c [*units] and d h(next) / d c [K, *units], the past held fixed."""
+
+
 class LeakTransition(NamedTuple):
     """The constant part of a step: a K by K matrix that is the same for every unit, every step.
 
@@ -49,6 +56,15 @@ class LeakTransition(NamedTuple):
     transition: tuple[tuple[float, ...], ...]
     drive: tuple[float, ...]
     readout: tuple[float, ...]
+
+
+def per_unit(constant: PerUnit, v: Tensor) -> PerUnit:
+    """Return a constant as it combines with v: a number as it is, a tensor in the dtype of v.
+
+    >>> per_unit(torch.ones(1), torch.ones(1, dtype=torch.float64)).dtype
+    torch.float64
+    """
+    return constant.to(v.dtype) if isinstance(constant, Tensor) else constant
 
 
 def charge(y: Float[Tensor, "*units"], v: Float[Tensor, "*units"], decay: Decay) -> Float[Tensor, "*units"]:
@@ -67,14 +83,14 @@ def charge(y: Float[Tensor, "*units"], v: Float[Tensor, "*units"], decay: Decay)
 def reset_membrane(
     v: Float[Tensor, "*units"],
     spike: Float[Tensor, "*units"],
-    threshold: float,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
 ) -> Float[Tensor, "*units"]:
     """Return the membrane after the reset: soft v - threshold*s, hard v*(1 - s), none v.
 
     `v`, `spike` [*units]; `threshold` in membrane units. With `detach_reset` the gradient takes the
-    spike in the reset as a constant.
+    spike in the reset as a constant: that of the threshold which a soft reset subtracts is then -s, and it counts.
 
     >>> reset_membrane(torch.tensor([1.25]), torch.ones(1), 1.0, "soft", True)
     tensor([0.2500])
@@ -82,10 +98,16 @@ def reset_membrane(
     if reset == "none":
         return v
     gate = spike.detach() if detach_reset else spike
-    return torch.sub(v, gate, alpha=threshold) if reset == "soft" else torch.addcmul(v, v, gate, value=-1.0)
+    if reset == "hard":
+        return torch.addcmul(v, v, gate, value=-1.0)
+    if isinstance(threshold, Tensor):
+        return torch.addcmul(v, gate, threshold.to(v.dtype), value=-1.0)
+    return torch.sub(v, gate, alpha=threshold)
 
 
-def reset_partials(v: Tensor, spike: Tensor, threshold: float, reset: str, detach_reset: bool) -> tuple[Tensor, Tensor]:
+def reset_partials(
+    v: Tensor, spike: Tensor, threshold: PerUnit, reset: str, detach_reset: bool
+) -> tuple[Tensor, Tensor]:
     """Return the partial derivatives of `reset_membrane` by v (direct) and by the spike, both [*units].
 
     >>> reset_partials(torch.tensor([2.0]), torch.ones(1), 1.0, "hard", False)
@@ -94,7 +116,20 @@ def reset_partials(v: Tensor, spike: Tensor, threshold: float, reset: str, detac
     direct = 1 - spike if reset == "hard" else torch.ones_like(v)
     if reset == "none" or detach_reset:
         return direct, torch.zeros_like(v)
-    return direct, torch.full_like(v, -threshold) if reset == "soft" else -v
+    return direct, torch.ones_like(v) * -per_unit(threshold, v) if reset == "soft" else -v
+
+
+def threshold_partials(psi: Tensor, spike: Tensor, by_spike: Tensor, reset: str) -> tuple[Tensor, Tensor]:
+    """Return how the spike and the membrane after the reset depend on the threshold, both [*units].
+
+    -psi, and what of it passes the reset (by_spike of `reset_partials`) less the s that a soft reset subtracts.
+
+    >>> one = torch.ones(1)
+    >>> threshold_partials(0.5 * one, one, 0 * one, "soft")
+    (tensor([-0.5000]), tensor([-1.]))
+    """
+    by_threshold = -by_spike * psi
+    return -psi, by_threshold - spike if reset == "soft" else by_threshold
 
 
 def check_reset(reset: str) -> None:
@@ -164,15 +199,19 @@ def _derivative_along(
 
 __all__ = [
     "RESETS",
+    "ConstantDerivatives",
     "Decay",
     "Jacobian",
     "LeakTransition",
+    "PerUnit",
     "SpikeFunction",
     "State",
     "charge",
     "check_reset",
     "forward_derivative",
     "jacobian_of",
+    "per_unit",
     "reset_membrane",
     "reset_partials",
+    "threshold_partials",
 ]

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from snnlearn.functional.dynamics import Decay, Jacobian, charge
+from snnlearn.functional.dynamics import ConstantDerivatives, Decay, Jacobian, charge
 
 
 def leaky_integrator_step(
@@ -35,4 +35,14 @@ def leaky_integrator_jacobian(y: Float[Tensor, "*units"], decay: Decay) -> Jacob
     return Jacobian((one * decay)[None, None], one[None], (one * decay)[None], one)
 
 
-__all__ = ["leaky_integrator_jacobian", "leaky_integrator_step"]
+def leaky_integrator_constant_derivatives(v: Float[Tensor, "*units"]) -> ConstantDerivatives:
+    """Differentiate `leaky_integrator_step` by its decay; K = 1: the membrane v before the step [*units].
+
+    >>> import torch
+    >>> leaky_integrator_constant_derivatives(torch.full((1,), 3.0))
+    {'decay': (tensor([3.]), tensor([[3.]]))}
+    """
+    return {"decay": (v, v[None])}
+
+
+__all__ = ["leaky_integrator_constant_derivatives", "leaky_integrator_jacobian", "leaky_integrator_step"]

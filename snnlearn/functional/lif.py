@@ -7,13 +7,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from snnlearn.functional.dynamics import (
+    ConstantDerivatives,
     Decay,
     Jacobian,
     LeakTransition,
+    PerUnit,
     SpikeFunction,
     charge,
+    per_unit,
     reset_membrane,
     reset_partials,
+    threshold_partials,
 )
 from snnlearn.functional.surrogates import Surrogate
 
@@ -22,7 +26,7 @@ def lif_step(
     y: Float[Tensor, "*units"],
     v: Float[Tensor, "*units"],
     decay: Decay,
-    threshold: float,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: SpikeFunction,
@@ -30,8 +34,8 @@ def lif_step(
     """Advance a LIF neuron by one step; return (spike, membrane after reset).
 
     `y` input and `v` membrane after the last reset, both [*units] in membrane units; `decay` per step;
-    `threshold` in membrane units; `reset` one of soft, hard, none. Leak and reset, then charge, then fire:
-    Xiao et al. 2022, doi:10.48550/arXiv.2210.04195.
+    `threshold` in membrane units, like the decay one number or one per unit; `reset` one of soft, hard, none. Leak
+    and reset, then charge, then fire: Xiao et al. 2022, doi:10.48550/arXiv.2210.04195.
 
     >>> import torch
     >>> from snnlearn.functional import ArcTan
@@ -39,7 +43,7 @@ def lif_step(
     (tensor([1.]), tensor([0.0500]))
     """
     v = charge(y, v, decay)
-    spike = spike_function(v - threshold)
+    spike = spike_function(v - per_unit(threshold, v))
     return spike, reset_membrane(v, spike, threshold, reset, detach_reset)
 
 
@@ -47,7 +51,7 @@ def lif_jacobian(
     y: Float[Tensor, "*units"],
     v: Float[Tensor, "*units"],
     decay: Decay,
-    threshold: float,
+    threshold: PerUnit,
     reset: str,
     detach_reset: bool,
     spike_function: Surrogate,
@@ -63,10 +67,39 @@ def lif_jacobian(
     tensor([0.5000])
     """
     v = charge(y, v, decay)
-    psi = spike_function.derivative(v - threshold)
-    direct, by_spike = reset_partials(v, spike_function(v - threshold), threshold, reset, detach_reset)
+    u = v - per_unit(threshold, v)
+    psi = spike_function.derivative(u)
+    direct, by_spike = reset_partials(v, spike_function(u), threshold, reset, detach_reset)
     total = direct + by_spike * psi
     return Jacobian((total * decay)[None, None], total[None], (psi * decay)[None], psi)
+
+
+def lif_constant_derivatives(
+    y: Float[Tensor, "*units"],
+    v: Float[Tensor, "*units"],
+    decay: Decay,
+    threshold: PerUnit,
+    reset: str,
+    detach_reset: bool,
+    spike_function: Surrogate,
+) -> ConstantDerivatives:
+    """Differentiate `lif_step` by its decay and its threshold (same arguments); K = 1.
+
+    >>> import torch
+    >>> from snnlearn.functional import ArcTan
+    >>> one = torch.ones(1)
+    >>> lif_constant_derivatives(0.5 * one, one, 0.5, 1.0, "soft", True, ArcTan())["threshold"]
+    (tensor([-1.]), tensor([[-1.]]))
+    """
+    before, v = v, charge(y, v, decay)
+    u = v - per_unit(threshold, v)
+    psi, spike = spike_function.derivative(u), spike_function(u)
+    direct, by_spike = reset_partials(v, spike, threshold, reset, detach_reset)
+    by_threshold = threshold_partials(psi, spike, by_spike, reset)
+    return {
+        "decay": (psi * before, ((direct + by_spike * psi) * before)[None]),
+        "threshold": (by_threshold[0], by_threshold[1][None]),
+    }
 
 
 def lif_leak_transition(decay: float) -> LeakTransition:
@@ -78,4 +111,4 @@ def lif_leak_transition(decay: float) -> LeakTransition:
     return LeakTransition(((decay,),), (1.0,), (1.0,))
 
 
-__all__ = ["lif_jacobian", "lif_leak_transition", "lif_step"]
+__all__ = ["lif_constant_derivatives", "lif_jacobian", "lif_leak_transition", "lif_step"]

@@ -3,9 +3,40 @@
 A sequence's loss is the mean of its steps' losses, so memory does not grow with its length.
 """
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+
+MISSING_LABEL = -100
+"""The label of a sequence that has none at this step: it is left out of the mean over the batch."""
+
+
+def is_labelled(target: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    """Return where `target` is a label and not `MISSING_LABEL`.
+
+    >>> import torch
+    >>> is_labelled(torch.tensor([2, -100]))
+    tensor([ True, False])
+    """
+    return target != MISSING_LABEL
+
+
+def mean_squared_error(output: Float[Tensor, "batch outputs"], target: Tensor) -> Float[Tensor, ""]:
+    """Return the mean of (output - target)^2 over batch and outputs: regression.
+
+    `output` [B, D]; `target` [B, D], floating point. Raises ValueError for a target of another shape, which would
+    broadcast, or of whole numbers, which are labels.
+
+    >>> import torch
+    >>> mean_squared_error(torch.tensor([[1.0, 3.0]]), torch.tensor([[0.0, 0.0]]))
+    tensor(5.)
+    """
+    if target.shape != output.shape or not target.is_floating_point():
+        raise ValueError(
+            f"squared_error of outputs {list(output.shape)} and targets {list(target.shape)} {target.dtype}: it takes "
+            f"a floating-point number for every output; for labels write criterion='mse', which makes them one-hot"
+        )
+    return F.mse_loss(output, target)
 
 
 def one_hot_mean_squared_error(
@@ -13,10 +44,15 @@ def one_hot_mean_squared_error(
 ) -> Float[Tensor, ""]:
     """Return the mean squared distance between outputs [B, C] and one-hot labels of `target` [B].
 
+    A sequence with `MISSING_LABEL` does not count.
+
     >>> import torch
     >>> one_hot_mean_squared_error(torch.eye(2), torch.tensor([0, 1]))
     tensor(0.)
     """
+    known = is_labelled(target)
+    if not bool(known.all()):
+        output, target = output[known], target[known]
     return F.mse_loss(output, F.one_hot(target, output.shape[-1]).to(output.dtype))
 
 
@@ -28,8 +64,9 @@ def step_loss(
 ) -> Float[Tensor, ""]:
     """Return (1 - mse_weight) * cross entropy + mse_weight * one-hot squared error, averaged over the batch.
 
-    `output` [B, C] logits; `target` [B] labels; `mse_weight` and `label_smoothing` in [0, 1]. The mix is
-    OTTT's, Xiao et al. 2022, doi:10.48550/arXiv.2210.04195.
+    `output` [B, C] logits; `target` [B] labels, or `MISSING_LABEL` where a sequence has none, which then does not
+    count; `mse_weight` and `label_smoothing` in [0, 1]. The mix is OTTT's, Xiao et al. 2022,
+    doi:10.48550/arXiv.2210.04195.
 
     >>> import torch
     >>> step_loss(torch.zeros(1, 10), torch.tensor([3]))
@@ -49,6 +86,9 @@ def _check_labels(output: Tensor, target: Tensor) -> None:
     if target.device.type != "cpu" or target.numel() == 0:
         return
     low, high = int(target.min()), int(target.max())
+    if low == MISSING_LABEL:
+        known = target[is_labelled(target)]
+        low = int(known.min()) if len(known) else 0
     if low < 0 or high >= output.shape[-1]:
         raise ValueError(
             f"labels run from {low} to {high} and the network has {output.shape[-1]} outputs: labels are 0 to "
@@ -70,4 +110,11 @@ def advance_running_mean(
     return output if mean is None else mean + (output - mean) / count
 
 
-__all__ = ["advance_running_mean", "one_hot_mean_squared_error", "step_loss"]
+__all__ = [
+    "MISSING_LABEL",
+    "advance_running_mean",
+    "is_labelled",
+    "mean_squared_error",
+    "one_hot_mean_squared_error",
+    "step_loss",
+]

@@ -41,7 +41,7 @@ def read_eligibility(
     >>> read_eligibility(torch.full((1, 1, 2), 3.0), torch.full((1, 1), 0.5), torch.ones(1, 2))
     tensor([[2.5000, 2.5000]])
     """
-    return torch.einsum("k...,k...i->...i", spike_state, eligibility) + direct
+    return _accumulated(direct, spike_state, eligibility)
 
 
 def advance_eligibility(
@@ -55,7 +55,16 @@ def advance_eligibility(
     >>> advance_eligibility(3 * one, torch.full((1, 1, 1), 0.5), one)
     tensor([[[2.5000]]])
     """
-    return flush_subnormals_(torch.einsum("jk...,k...i->j...i", transition, eligibility) + direct)
+    after = [_accumulated(part, row, eligibility) for part, row in zip(direct, transition, strict=True)]
+    return flush_subnormals_(after[0].unsqueeze(0) if len(after) == 1 else torch.stack(after))
+
+
+def _accumulated(direct: Tensor, factors: Tensor, eligibility: Tensor) -> Tensor:
+    """Return direct + sum_k factors_k * eligibility_k; a pass over memory for each k, where einsum takes several."""
+    total = torch.addcmul(direct, factors[0].unsqueeze(-1), eligibility[0])
+    for factor, part in zip(factors[1:], eligibility[1:], strict=True):
+        total.addcmul_(factor.unsqueeze(-1), part)
+    return total
 
 
 def step_eligibility(

@@ -10,11 +10,13 @@ from snnlearn.nn.connection import (
     ETLinear,
     WeightStandardizedETConv2d,
 )
+from snnlearn.nn.constant import LearnableConstant
 from snnlearn.nn.cuba_lif import CubaLIF
 from snnlearn.nn.dropout import TimeConstantDropout
 from snnlearn.nn.factored_trace import PostTrace
 from snnlearn.nn.leaky_integrator import LI
 from snnlearn.nn.lif import IF, LIF, FiringNeuron
+from snnlearn.nn.membrane import MembraneNeuron
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.phases import Phase
 from snnlearn.nn.rate import RateRegulariser
@@ -37,6 +39,8 @@ __all__ = [
     "ETLinear",
     "ETRecurrent",
     "FiringNeuron",
+    "LearnableConstant",
+    "MembraneNeuron",
     "Neuron",
     "Phase",
     "PostTrace",

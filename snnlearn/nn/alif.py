@@ -1,17 +1,17 @@
 """LIF neuron with an adaptive threshold; equations in `snnlearn.functional.alif`."""
 
-import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor
 
-from snnlearn.functional.alif import alif_jacobian, alif_step
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, SpikeFunction, State
+from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, alif_step
+from snnlearn.functional.dynamics import ConstantDerivatives, Jacobian, LeakTransition, SpikeFunction, State
 from snnlearn.functional.lif import lif_leak_transition
 from snnlearn.functional.surrogates import Surrogate
+from snnlearn.nn.constant import FRACTION, POSITIVE, ConstantValue, LearnableConstant, check_adaptation
 from snnlearn.nn.lif import FiringNeuron
-from snnlearn.nn.neuron import check_number
-from snnlearn.nn.time_constant import TimeConstant, TimeScale, describe_decay, mean_decay, resolve_decays
+from snnlearn.nn.time_constant import TimeScale, mean_decay, resolve_decays
 
 
 class ALIF(FiringNeuron):
@@ -19,7 +19,8 @@ class ALIF(FiringNeuron):
 
     `tau` / `decay` of the membrane and `tau_adaptation` / `decay_adaptation` of the threshold, in the three
     forms of `LIF` (one `dt` for both); tau 2 and tau_adaptation 20 when nothing is given. `adaptation`
-    (membrane units per spike, at least 0). Input and output [B, *units]. Raises ValueError outside a range.
+    (membrane units per spike, at least 0, above 0 where it is learned). The rest as for `LIF`, decay_adaptation and
+    adaptation two more constants that `learn` may name; b starts at 0. Raises ValueError outside a range.
 
     >>> ALIF(tau=2.0, tau_adaptation=20.0, adaptation=0.2)  # doctest: +ELLIPSIS
     ALIF(decay=0.5, decay_adaptation=0.95, adaptation=0.2, threshold=1, ...)
@@ -27,40 +28,37 @@ class ALIF(FiringNeuron):
 
     state_names: ClassVar[tuple[str, ...]] = ("v", "b")
     unit_drive: ClassVar[bool] = True
+    decay = LearnableConstant(FRACTION)
+    decay_adaptation = LearnableConstant(FRACTION)
+    adaptation = LearnableConstant(POSITIVE)
 
     def __init__(
         self,
-        tau: TimeConstant | None = None,
-        tau_adaptation: TimeConstant | None = None,
-        adaptation: float = 0.2,
+        tau: ConstantValue | None = None,
+        tau_adaptation: ConstantValue | None = None,
+        adaptation: ConstantValue = 0.2,
         *,
         dt: float | None = None,
-        decay: TimeConstant | None = None,
-        decay_adaptation: TimeConstant | None = None,
-        threshold: float = 1.0,
+        decay: ConstantValue | None = None,
+        decay_adaptation: ConstantValue | None = None,
+        threshold: ConstantValue = 1.0,
         reset: str = "soft",
         detach_reset: bool = True,
+        initial_membrane: ConstantValue = 0.0,
+        learn: Sequence[str] = (),
         surrogate: Surrogate | None = None,
     ) -> None:
-        super().__init__(threshold, reset, detach_reset, surrogate)
-        self.adaptation = check_number("adaptation", adaptation, "0.2")
-        if not (math.isfinite(self.adaptation) and self.adaptation >= 0):
-            raise ValueError(
-                f"adaptation={adaptation!r}: the rise of the threshold per spike is finite and at least 0, since a "
-                f"falling threshold would fire for ever; write adaptation=0.2"
-            )
-        self.decay: float | Tensor
-        self.decay_adaptation: float | Tensor
+        super().__init__(threshold, reset, detach_reset, surrogate, initial_membrane=initial_membrane, learn=learn)
+        self.set_constant("adaptation", check_adaptation(adaptation))
         membrane = TimeScale(tau, decay)
         threshold_rise = TimeScale(tau_adaptation, decay_adaptation, "tau_adaptation", 20.0)
         resolved = resolve_decays(dt, membrane, threshold_rise)
         for name, value in zip(("decay", "decay_adaptation"), resolved, strict=True):
-            self.set_decay(name, value)
+            self.set_constant(name, value)
 
     def extra_repr(self) -> str:
         """Return the constants in effect."""
-        decays = f"decay={describe_decay(self.decay)}, decay_adaptation={describe_decay(self.decay_adaptation)}"
-        return f"{decays}, adaptation={self.adaptation:g}, {super().extra_repr()}"
+        return f"{self.describe('decay', 'decay_adaptation', 'adaptation', 'threshold')}, {super().extra_repr()}"
 
     def step_with(self, y: Tensor, state: State, spike_function: SpikeFunction) -> tuple[Tensor, State]:
         """Advance by one step with the spikes of `spike_function`."""
@@ -95,6 +93,22 @@ class ALIF(FiringNeuron):
             self.surrogate,
         )
 
+    def constant_derivatives(self, y: Tensor, state: State) -> ConstantDerivatives:
+        """Return the analytic derivatives by the constants."""
+        v, b = state
+        return alif_constant_derivatives(
+            y,
+            v,
+            b,
+            self.decay,
+            self.decay_adaptation,
+            self.adaptation,
+            self.threshold,
+            self.reset_kind,
+            self.detach_reset,
+            self.surrogate,
+        )
+
     def leak_transition(self) -> LeakTransition:
         """Return the membrane's leak alone: the adaptation is left out, as `leak_caveats` says."""
         return lif_leak_transition(mean_decay(self.decay))
@@ -102,7 +116,7 @@ class ALIF(FiringNeuron):
     def leak_caveats(self) -> list[str]:
         """Return why a factored trace is approximate for this neuron."""
         caveats = super().leak_caveats()
-        if self.adaptation:
+        if isinstance(self.adaptation, Tensor) or self.adaptation > 0:
             caveats.append("adaptive threshold: the factored trace leaves out the adaptation's gradient")
         return caveats
 

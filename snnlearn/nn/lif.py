@@ -1,60 +1,60 @@
 """Leaky integrate-and-fire and integrate-and-fire neurons; equations in `snnlearn.functional.lif`."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor
 
 from snnlearn.functional.cut_step import Firing, cut_step
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, SpikeFunction, State, check_reset
-from snnlearn.functional.lif import lif_jacobian, lif_leak_transition, lif_step
+from snnlearn.functional.dynamics import (
+    ConstantDerivatives,
+    Jacobian,
+    LeakTransition,
+    SpikeFunction,
+    State,
+    check_reset,
+)
+from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.functional.trace import flush_subnormals_
-from snnlearn.nn.neuron import Neuron, check_threshold
+from snnlearn.nn.constant import FRACTION, POSITIVE, ConstantValue, LearnableConstant, check_threshold
+from snnlearn.nn.membrane import MembraneNeuron
+from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.probe import STEP_NAMES
-from snnlearn.nn.time_constant import (
-    TimeConstant,
-    TimeScale,
-    describe_decay,
-    mean_decay,
-    resolve_decays,
-    unequal_decay_caveats,
-)
+from snnlearn.nn.time_constant import TimeScale, mean_decay, resolve_decays
 
 
-class FiringNeuron(Neuron):
+class FiringNeuron(MembraneNeuron):
     """Base of the built-in spiking neurons: a threshold, and a reset that may be cut from the gradient.
 
     A subclass gives `step_with(y, state, spike_function)`. Where its spikes come from one u with du/dy = 1, and the
     new state is in fresh tensors, it may say so in `unit_drive`, which is not inherited: a step whose past is a
     constant is then one autograd node (`snnlearn.functional.cut_step`).
-    `threshold` (membrane units, above 0); `reset` soft, hard or none; `detach_reset` takes the spike in the
-    reset as a constant. Raises ValueError for a value outside these.
+    `threshold` (membrane units, above 0) one number or one per unit; `reset` soft, hard or none; `detach_reset` takes
+    the spike in the reset as a constant; `initial_membrane` and `learn` as for `MembraneNeuron`. Raises ValueError
+    for a value outside these.
 
     >>> FiringNeuron.state_names
     ('v',)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("v",)
     unit_drive: ClassVar[bool] = False
+    threshold = LearnableConstant(POSITIVE)
 
     def __init__(
         self,
-        threshold: float = 1.0,
+        threshold: ConstantValue = 1.0,
         reset: str = "soft",
         detach_reset: bool = True,
         surrogate: Surrogate | None = None,
+        *,
+        initial_membrane: ConstantValue = 0.0,
+        learn: Sequence[str] = (),
     ) -> None:
-        super().__init__(surrogate)
+        super().__init__(surrogate, initial_membrane, learn)
         check_reset(reset)
-        self.threshold = check_threshold(threshold)
+        self.set_constant("threshold", check_threshold(threshold))
         self.reset_kind, self.detach_reset = reset, detach_reset
-
-    def set_decay(self, name: str, decay: float | Tensor) -> None:
-        """Keep a decay per step under `name`: a number, or a buffer when it differs per unit."""
-        if isinstance(decay, Tensor):
-            self.register_buffer(name, decay)
-        else:
-            setattr(self, name, decay)
 
     def step_with(self, y: Tensor, state: State, spike_function: SpikeFunction) -> tuple[Tensor, State]:
         """Advance by one step with the spikes of `spike_function`."""
@@ -66,9 +66,10 @@ class FiringNeuron(Neuron):
 
     @property
     def cuts_its_past(self) -> bool:
-        """Whether the coming step is one node: the graph is not carried on, and `unit_drive` is true of its step."""
+        """Whether the coming step is one node: no graph is carried on, nothing is learned, and `unit_drive` is true."""
         return (
             not self.carry_graph
+            and not self._parameters
             and vars(type(self)).get("unit_drive", False)
             and type(self).step is FiringNeuron.step
             and type(self).spike is Neuron.spike
@@ -89,9 +90,9 @@ class FiringNeuron(Neuron):
         return cut_step(self.advance_cut, y, self.surrogate) if self.cuts_its_past else super()._advance(y)
 
     def extra_repr(self) -> str:
-        """Return the constants in effect."""
+        """Return what a spike does."""
         detached = ", detached" if self.detach_reset and self.reset_kind != "none" else ""
-        return f"threshold={self.threshold:g}, reset={self.reset_kind}{detached}, surrogate={self.surrogate}"
+        return f"reset={self.reset_kind}{detached}, surrogate={self.surrogate}"
 
     def leak_caveats(self) -> list[str]:
         """Return why a factored trace is approximate for this neuron."""
@@ -102,44 +103,48 @@ class FiringNeuron(Neuron):
             caveats.append("attached soft reset: the trace leaves out the path through the spike")
         if self.reset_kind == "hard" and not self.detach_reset:
             caveats.append("attached hard reset: the trace leaves out the path through the spike")
-        decays = {name: getattr(self, name) for name in ("decay", "decay_synapse") if hasattr(self, name)}
-        return caveats + unequal_decay_caveats(**decays)
+        return caveats + self.decay_caveats(*(n for n in ("decay", "decay_synapse") if hasattr(self, n)))
 
 
 class LIF(FiringNeuron):
     """Leaky integrate-and-fire neuron: `snnlearn.functional.lif.lif_step`.
 
     `tau` (steps, above 1: decay 1 - 1/tau), `tau` with `dt` (same unit: decay exp(-dt/tau)) or `decay` in
-    (0, 1), each one number or one per unit; tau 2 when none is given. Input and output [B, *units]. Raises
-    ValueError for a constant outside its range.
+    (0, 1); tau 2 when none is given. `threshold` above 0 and `initial_membrane`, the membrane before the first step,
+    in membrane units. Each is one number or one per unit, and `learn` names those that are learned, out of decay,
+    threshold and initial_membrane. Input and output [B, *units]. Raises ValueError for a constant outside its range.
 
     >>> import torch
     >>> LIF(tau=2.0)
     LIF(decay=0.5, threshold=1, reset=soft, detached, surrogate=ArcTan(alpha=2.0))
+    >>> list(LIF(tau=torch.tensor([2.0, 4.0]), learn=("decay",)).state_dict())
+    ['decay_logit']
     >>> LIF()(torch.tensor([[0.5, 1.5]]))
     tensor([[0., 1.]])
     """
 
     unit_drive: ClassVar[bool] = True
+    decay = LearnableConstant(FRACTION)
 
     def __init__(
         self,
-        tau: TimeConstant | None = None,
+        tau: ConstantValue | None = None,
         *,
         dt: float | None = None,
-        decay: TimeConstant | None = None,
-        threshold: float = 1.0,
+        decay: ConstantValue | None = None,
+        threshold: ConstantValue = 1.0,
         reset: str = "soft",
         detach_reset: bool = True,
+        initial_membrane: ConstantValue = 0.0,
+        learn: Sequence[str] = (),
         surrogate: Surrogate | None = None,
     ) -> None:
-        super().__init__(threshold, reset, detach_reset, surrogate)
-        self.decay: float | Tensor
-        self.set_decay("decay", *resolve_decays(dt, TimeScale(tau, decay)))
+        super().__init__(threshold, reset, detach_reset, surrogate, initial_membrane=initial_membrane, learn=learn)
+        self.set_constant("decay", *resolve_decays(dt, TimeScale(tau, decay)))
 
     def extra_repr(self) -> str:
         """Return the constants in effect."""
-        return f"decay={describe_decay(self.decay)}, {super().extra_repr()}"
+        return f"{self.describe('decay', 'threshold')}, {super().extra_repr()}"
 
     def step_with(self, y: Tensor, state: State, spike_function: SpikeFunction) -> tuple[Tensor, State]:
         """Advance by one step with the spikes of `spike_function`."""
@@ -150,6 +155,12 @@ class LIF(FiringNeuron):
         """Return the analytic Jacobian."""
         return lif_jacobian(y, state[0], self.decay, self.threshold, self.reset_kind, self.detach_reset, self.surrogate)
 
+    def constant_derivatives(self, y: Tensor, state: State) -> ConstantDerivatives:
+        """Return the analytic derivatives by the constants."""
+        return lif_constant_derivatives(
+            y, state[0], self.decay, self.threshold, self.reset_kind, self.detach_reset, self.surrogate
+        )
+
     def leak_transition(self) -> LeakTransition:
         """Return (decay, 1, 1)."""
         return lif_leak_transition(mean_decay(self.decay))
@@ -158,23 +169,28 @@ class LIF(FiringNeuron):
 class IF(LIF):
     """Integrate-and-fire neuron: a LIF that does not leak (decay 1).
 
-    Arguments as `LIF` without a time constant. Input and output [B, *units].
+    Arguments as `LIF` without a time constant, of which there is none to learn. Input and output [B, *units].
 
     >>> IF(threshold=2.0)
     IF(decay=1, threshold=2, reset=soft, detached, surrogate=ArcTan(alpha=2.0))
     """
 
     unit_drive: ClassVar[bool] = True
+    decay = 1.0
 
     def __init__(
         self,
-        threshold: float = 1.0,
+        threshold: ConstantValue = 1.0,
         reset: str = "soft",
         detach_reset: bool = True,
         surrogate: Surrogate | None = None,
+        *,
+        initial_membrane: ConstantValue = 0.0,
+        learn: Sequence[str] = (),
     ) -> None:
-        super().__init__(threshold=threshold, reset=reset, detach_reset=detach_reset, surrogate=surrogate)
-        self.decay = 1.0
+        FiringNeuron.__init__(
+            self, threshold, reset, detach_reset, surrogate, initial_membrane=initial_membrane, learn=learn
+        )
 
 
 __all__ = ["IF", "LIF", "FiringNeuron"]

@@ -1,5 +1,7 @@
-"""Networks for frames [B, polarities, rows, columns]: ordinary single-step modules, ready for any rule."""
+"""Networks for frames [B, polarities, rows, columns] and vectors [B, channels]: ordinary single-step modules, ready
+for any rule."""
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -7,12 +9,13 @@ from typing import Literal
 from torch import nn
 
 from snnlearn.nn.block import ETBlock, Readout
-from snnlearn.nn.connection import ETConv2d, ETLinear, WeightStandardizedETConv2d
+from snnlearn.nn.connection import Connection, ETConv2d, ETLinear, WeightStandardizedETConv2d
 from snnlearn.nn.dropout import TimeConstantDropout
 from snnlearn.nn.leaky_integrator import LI
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.recurrent import ETRecurrent
 
-__all__ = ["ReadoutKind", "convolutional", "mlp"]
+__all__ = ["ReadoutKind", "convolutional", "mlp", "recurrent"]
 
 ReadoutKind = Literal["leaky", "static"]
 
@@ -29,9 +32,9 @@ def mlp(
 ) -> nn.Sequential:
     """Build a fully connected network: flatten, hidden layers of spiking neurons, readout.
 
-    `inputs` values per step (polarities x rows x columns), units of each `hidden` layer, outputs [B, `classes`].
-    `neuron()` makes the neurons of one layer. The `readout` is a leaky integrator (its weights are traced,
-    its time constant is `readout_tau` steps) or a static linear layer. `dropout` is the share of units
+    `inputs` values per step (polarities x rows x columns, or channels), units of each `hidden` layer, outputs
+    [B, `classes`]. `neuron()` makes the neurons of one layer. The `readout` is a leaky integrator (its weights are
+    traced, its time constant is `readout_tau` steps) or a static linear layer. `dropout` is the share of units
     silenced after each hidden layer, the same for a whole sequence. Blocks are called `hidden_1`, `hidden_2`, ...
 
     Raises ValueError where a size is below one.
@@ -40,10 +43,48 @@ def mlp(
     >>> [name for name, _ in mlp(6, [4, 3], 2, LIF).named_children()]
     ['flatten', 'hidden_1', 'hidden_2', 'readout']
     """
+    return _layered(ETLinear, inputs, hidden, classes, neuron, readout, readout_tau, dropout)
+
+
+def recurrent(
+    inputs: int,
+    hidden: Sequence[int],
+    classes: int,
+    neuron: Callable[[], Neuron],
+    *,
+    self_connections: bool = False,
+    readout: ReadoutKind = "leaky",
+    readout_tau: float = 2.0,
+    dropout: float = 0.0,
+) -> nn.Sequential:
+    """Build a recurrent network: as `mlp`, but the spikes of each hidden layer are its input again a step later.
+
+    `self_connections` says whether a unit's spikes come back to itself too; the rest is as in `mlp`.
+
+    Raises ValueError where a size is below one.
+
+    >>> from snnlearn.nn import LIF
+    >>> type(recurrent(6, [4], 2, LIF).hidden_1.connection).__name__
+    'ETRecurrent'
+    """
+    connection = functools.partial(ETRecurrent, self_connections=self_connections)
+    return _layered(connection, inputs, hidden, classes, neuron, readout, readout_tau, dropout)
+
+
+def _layered(
+    connection: Callable[[int, int], Connection],
+    inputs: int,
+    hidden: Sequence[int],
+    classes: int,
+    neuron: Callable[[], Neuron],
+    readout: ReadoutKind,
+    readout_tau: float,
+    dropout: float,
+) -> nn.Sequential:
     _require_sizes(inputs=[inputs], hidden=hidden, classes=[classes])
     layers: list[tuple[str, nn.Module]] = [("flatten", nn.Flatten())]
     for number, units in enumerate(hidden, start=1):
-        layers.append((f"hidden_{number}", ETBlock(ETLinear(inputs, units), neuron())))
+        layers.append((f"hidden_{number}", ETBlock(connection(inputs, units), neuron())))
         if dropout > 0:
             layers.append((f"dropout_{number}", TimeConstantDropout(dropout)))
         inputs = units

@@ -1,18 +1,17 @@
 """The base of every neuron: a user writes one elementwise step, and every rule works on it."""
 
-import numbers
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, jacobian_of
 from snnlearn.functional.surrogates import ArcTan, Surrogate
 from snnlearn.functional.trace import flush_subnormals
-from snnlearn.functional.traced_step import LinearisedStep
+from snnlearn.functional.traced_step import DirectDerivative, LinearisedStep
 from snnlearn.nn.eager import run_eagerly
-from snnlearn.nn.probe import jacobian_at, parameter_derivatives, probe_caveats, probe_leak
-from snnlearn.nn.state import Stateful, StateShapeError
+from snnlearn.nn.probe import initial_derivatives, jacobian_at, parameter_derivatives, probe_caveats, probe_leak
+from snnlearn.nn.state import Stateful, StateShapeError, zero_rows
 
 
 class Neuron(Stateful):
@@ -107,10 +106,44 @@ class Neuron(Stateful):
     def advance_linearised(self, y: Tensor) -> LinearisedStep:
         """Advance by y outside autograd, keep the new state, and return the spike with the step's derivatives."""
         state = self.state_for(y)
-        jacobian, parameters = jacobian_at(self, y, state), parameter_derivatives(self, y, state)
+        jacobian, parameters = jacobian_at(self, y, state), self.direct_derivatives(y, state)
         spike, after = self._unpacked(self.step(y, state))
         self.state = tuple(flush_subnormals(value.detach()) for value in after)
         return LinearisedStep(spike, jacobian, parameters)
+
+    def direct_derivatives(self, y: Tensor, state: State) -> tuple[DirectDerivative, ...]:
+        """Return how the step at (y, state) depends on each of the own parameters at once, by forward mode.
+
+        One per parameter in the order of `parameters()`, with that of the state before the first step.
+        """
+        found = parameter_derivatives(self, y, state)
+        if not found or type(self).initial_state is Neuron.initial_state:
+            return found
+        starts = self.initial_derivatives(y)
+        return tuple(direct._replace(initial=start) for direct, start in zip(found, starts, strict=True))
+
+    def initial_derivatives(self, y: Tensor) -> tuple[Tensor, ...]:
+        """Return how the state before the first step, that of y [B, *units], depends on each of the own parameters.
+
+        One [K, B, *units] per parameter in the order of `parameters()`, K hidden values: where its eligibility starts.
+        """
+        return initial_derivatives(self, y)
+
+    @property
+    def learned(self) -> dict[str, str]:
+        """The constants that are learned, by the name of the parameter behind each; empty unless overridden."""
+        return {}
+
+    def reset(self, rows: Tensor | None = None) -> None:
+        """Forget the state, or restart the rows where `rows` [B] is true at their `initial_state`."""
+        running = self.state
+        super().reset(rows)
+        if rows is not None and running is not None and self.state is not None:
+            start = self.initial_state(running[0])
+            self.state = tuple(
+                zeroed + zero_rows(value.to(zeroed.dtype), ~rows)
+                for zeroed, value in zip(self.state, start, strict=True)
+            )
 
     def leak_transition(self) -> LeakTransition:
         """Return the constant part of `step`, which a factored trace follows; derived by `nn.probe` unless overridden.
@@ -150,35 +183,4 @@ class Neuron(Stateful):
             )
 
 
-def check_number(name: str, value: Any, example: str) -> float:
-    """Return the constant `name` of a neuron as a float; raise TypeError unless it is one number, and not learned.
-
-    >>> check_number("threshold", 1, "1.0")
-    1.0
-    """
-    if isinstance(value, nn.Parameter):
-        raise TypeError(
-            f"{name} is a Parameter: the constants of a neuron are not learned here, since a learned one needs a trace "
-            f"of its own; pass float(parameter)"
-        )
-    if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}={value!r}: pass one number, the same for all units; write {name}={example}")
-    return float(value)
-
-
-def check_threshold(threshold: Any) -> float:
-    """Return the threshold as a float; raise unless it is a number, finite and above 0 (membrane units).
-
-    >>> check_threshold(1)
-    1.0
-    """
-    value = check_number("threshold", threshold, "1.0")
-    if not 0.0 < value < float("inf"):
-        raise ValueError(
-            f"threshold={threshold!r}: a threshold is finite and above 0, since a neuron at rest (v = 0) would "
-            f"otherwise fire without input; write threshold=1.0"
-        )
-    return value
-
-
-__all__ = ["Neuron", "check_number", "check_threshold"]
+__all__ = ["Neuron"]

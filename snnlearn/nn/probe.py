@@ -123,24 +123,49 @@ def parameter_derivatives(neuron: "Neuron", y: Tensor, state: State) -> tuple[Di
     >>> parameter_derivatives(LIF(), torch.zeros(1, 2), (torch.zeros(1, 2),))
     ()
     """
+
+    def stepped() -> tuple[Tensor, ...]:
+        spike, after = neuron.step(y, state)
+        return (spike, *after)
+
+    found = _along_each_parameter(neuron, y.shape, stepped)
+    return tuple(DirectDerivative(spike, torch.stack(after)) for spike, *after in found)
+
+
+def initial_derivatives(neuron: "Neuron", y: Tensor) -> tuple[Tensor, ...]:
+    """Return how the state before the first step, that of y [B, *units], depends on each of the neuron's parameters.
+
+    One [K, B, *units] per parameter, K hidden values; forward mode along ones, as `parameter_derivatives`.
+
+    >>> from snnlearn.nn import LIF
+    >>> initial_derivatives(LIF(learn=("decay", "initial_membrane")), torch.zeros(1, 1))
+    (tensor([[[1.]]]), tensor([[[0.]]]))
+    """
+    return tuple(
+        torch.stack(list(parts)) for parts in _along_each_parameter(neuron, y.shape, lambda: neuron.initial_state(y))
+    )
+
+
+def _along_each_parameter(
+    neuron: "Neuron", shape: torch.Size, function: Callable[[], tuple[Tensor, ...]]
+) -> list[tuple[Tensor, ...]]:
+    """Differentiate what `function` computes of the neuron along ones in each parameter, each result of `shape`."""
     found = []
     for name, parameter in list(neuron.named_parameters()):
         *path, leaf = name.split(".")
         owner = neuron.get_submodule(".".join(path))._parameters
 
-        def stepped(value: Tensor, owner: dict[str, Any] = owner, leaf: str = leaf) -> tuple[Tensor, ...]:
+        def replaced(value: Tensor, owner: dict[str, Any] = owner, leaf: str = leaf) -> tuple[Tensor, ...]:
             kept, owner[leaf] = owner[leaf], value
             try:
-                spike, after = neuron.step(y, state)
+                return function()
             finally:
                 owner[leaf] = kept
-            return (spike, *after)
 
-        parts = forward_derivative(stepped, [parameter], [torch.ones_like(parameter)])
-        shape = torch.broadcast_shapes(y.shape, *(part.shape for part in parts))
-        spike, *after = (part.broadcast_to(shape) for part in parts)
-        found.append(DirectDerivative(spike, torch.stack(after)))
-    return tuple(found)
+        parts = forward_derivative(replaced, [parameter], [torch.ones_like(parameter)])
+        wide = torch.broadcast_shapes(shape, *(part.shape for part in parts))
+        found.append(tuple(part.broadcast_to(wide) for part in parts))
+    return found
 
 
 def probe_caveats(neuron: "Neuron", unit_shape: tuple[int, ...]) -> list[str]:
@@ -218,6 +243,7 @@ def _with_readout(matrix: list[list[float]], drive: list[float], reads: list[flo
 __all__ = [
     "STEP_NAMES",
     "caveats_of",
+    "initial_derivatives",
     "is_outdated",
     "jacobian_at",
     "leak_of",

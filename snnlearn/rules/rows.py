@@ -68,6 +68,8 @@ def _row(name: str, role: str, place: Place | None, places: Sequence[Place], rul
         caveats = [*_filter_caveats(place, places, rule), *_relay_caveats(place, places, rule)]
         return _judged(name, "per unit", UNIT_WHY, caveats, replaced, _yardstick(rule))
     kind, why, caveats = _trace_in_words(place, rule)
+    if isinstance(trace, RatioTrace) and not trace.is_first and not name.endswith("bias"):
+        caveats.append("the trace decays by the ratio of the sending neurons' membranes, not by the neuron's own leak")
     if rule.signal == "symmetric" and not place.is_readout and not place.direct:
         caveats = [*caveats, "the readout may be fed by others too, or through what the broadcast does not know"]
     if not isinstance(trace, TraceBuffer):
@@ -131,8 +133,6 @@ def _trace_in_words(place: Place, rule: LearningRule) -> tuple[str, str, list[st
     caveats = [*caveats_of(block.neuron), *_norm_caveats(block.norm)]
     if rule.trace_decay is not None and trace.leak != leak_of(block.neuron):
         caveats.append(f"the rule's own decay {rule.trace_decay:g} stands for the leak of the neuron")
-    if isinstance(trace, RatioTrace) and not trace.is_first:
-        caveats.append("the trace decays by the ratio of the sending neurons' membranes, not by the neuron's own leak")
     if isinstance(trace, FactoredTrace):
         if trace.post is not None and (trace.post.acausal != 0 or trace.post.causal != 1):
             caveats.append("a post-synaptic trace joins the gradient")

@@ -13,6 +13,7 @@ from snnlearn.functional.weighted_map import Dense
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.factored_trace import FactoredTrace, RankOneTrace, RatioTrace
 from snnlearn.nn.probe import caveats_of, leak_of
+from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.signal import (
     GRID,
     AdaptiveSignal,
@@ -153,8 +154,19 @@ def trace_for(place: Place, places: Sequence[Place], rule: LearningRule) -> Trac
     if rule.storage == "synaptic":
         return FilteredTrace(leak, further, name, bias, mean_decay)
     if rule.transition == "ratio":
+        is_first = place.block is places[0].block
+        if isinstance(block.connection, ETRecurrent) and not is_first:
+            raise RuleChoiceError(
+                f"{rule.name} decays a trace by the membranes of the neurons of the block before, and {name!r} has its "
+                f"own spikes as inputs too; put ETLinear() there, or attach OTTT()"
+            )
+        if len(leak.drive) != 1:
+            raise RuleChoiceError(
+                f"{rule.name} decays a trace by one membrane per sending neuron, and the {type(block.neuron).__name__} "
+                f"of {name!r} has {len(leak.drive)} hidden values that decay; take LIF(), or attach OTTT()"
+            )
         ratio = RatioTrace(leak, name, None, bias, mean_decay)
-        ratio.is_first = place.block is places[0].block
+        ratio.is_first = is_first
         return ratio
     post = None if place.is_readout else rule.post
     learned = next(block.neuron.parameters(), None) is not None and not has_norm(block)

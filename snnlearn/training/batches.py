@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-__all__ = ["Batches", "epoch_order"]
+from snnlearn.data import StepTargets
 
-Collate = Callable[[list[Any]], tuple[Tensor, Tensor, Tensor]]
+__all__ = ["Batches", "Targets", "epoch_order"]
+
+Targets = Tensor | StepTargets
+Collate = Callable[[list[Any]], tuple[Tensor, Targets, Tensor]]
 Vary = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -31,9 +34,10 @@ def _generator(*place: int) -> torch.Generator:
 
 
 class Batches:
-    """Serve the recordings `indices` of `dataset` in batches (x [T, B, ...], y [B]), the last one smaller.
+    """Serve the recordings `indices` of `dataset` in batches (x [T, B, ...], y), the last one smaller.
 
-    `collate` turns a list of items into (frames [T, B, ...], labels [B], lengths [B]); `workers` processes read
+    `y` is labels [B], or `StepTargets` where every step has its own. `collate` turns a list of items into
+    (x, y, lengths [B]); `workers` processes read
     beside the training (0: none). `vary` changes the frames of a batch, with a generator that belongs to that
     batch of that epoch. The order is new in every epoch; without `shuffle` it is that of `indices`.
 
@@ -75,7 +79,7 @@ class Batches:
         whole = -(-len(self.indices) // self.batch_size)
         return whole if self.max_batches is None else min(whole, self.max_batches)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Targets]]:
         """Yield the batches of `epoch` (from 1), leaving out the first `start` of them.
 
         Nothing is drawn from torch's global generator, so a resumed epoch sees what it would have seen.

@@ -18,7 +18,8 @@ __all__ = ["MetricLog", "Running"]
 class Running:
     """Sum the results of batches; every mean is over samples, never over batches.
 
-    Rates and trace norms are per block, the gradient norm is a mean over batches.
+    Rates and trace norms are per block, the gradient norm is a mean over batches. Accuracy is a share of
+    `decisions`: of sequences, or of labels of steps; there are none where the targets are numbers.
 
     >>> running = Running()
     >>> running.samples, running.figures()["accuracy"]
@@ -30,6 +31,8 @@ class Running:
     loss: float = 0.0
     correct: int = 0
     correct_last: int = 0
+    decisions: int = 0
+    decisions_last: int = 0
     gradient_norm: float = 0.0
     rates: dict[str, float] = field(default_factory=dict)
     traces: dict[str, float] = field(default_factory=dict)
@@ -42,8 +45,12 @@ class Running:
         self.samples += size
         self.batches += 1
         self.loss += result.loss * size
-        self.correct += round((result.accuracy or 0.0) * size)
-        self.correct_last += round((result.accuracy_last or 0.0) * size)
+        if result.accuracy is not None:
+            self.correct += round(result.accuracy * result.decisions)
+            self.decisions += result.decisions
+        if result.accuracy_last is not None:
+            self.correct_last += round(result.accuracy_last * size)
+            self.decisions_last += size
         self.gradient_norm += result.gradient_norm
         for sums, values in ((self.rates, result.firing_rates), (self.traces, result.trace_norms)):
             for name, value in values.items():
@@ -59,9 +66,10 @@ class Running:
         return {
             "samples": count,
             "loss": mean(self.loss),
-            "accuracy": mean(self.correct),
-            "accuracy_last": mean(self.correct_last),
+            "accuracy": self.correct / self.decisions if self.decisions else None,
+            "accuracy_last": self.correct_last / self.decisions_last if self.decisions_last else None,
             "correct": self.correct,
+            "decisions": self.decisions,
             "gradient_norm": self.gradient_norm / self.batches if self.batches else None,
             "firing_rates": {name: mean(total) for name, total in self.rates.items()},
             "trace_norms": {name: mean(total) for name, total in self.traces.items()},

@@ -1,6 +1,7 @@
 """The trainer: epochs of batches, validation, checkpoints, and a resume that continues to the same numbers."""
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping
@@ -11,8 +12,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from snnlearn.data import StepTargets
 from snnlearn.engine import NonFiniteError, OnlineLearner, SequenceResult
-from snnlearn.training.batches import Batches
+from snnlearn.training.batches import Batches, Targets
 from snnlearn.training.board import Board
 from snnlearn.training.checkpoint import FOLDER, load_checkpoint, random_states, restore_random_states, save_checkpoint
 from snnlearn.training.errors import Interrupted, TrainingError
@@ -21,7 +23,7 @@ from snnlearn.training.metrics import MetricLog, Running
 from snnlearn.training.progress import Progress, ProgressKind, make_progress
 from snnlearn.training.watch import RateWatch
 
-__all__ = ["Options", "Position", "Trainer"]
+__all__ = ["Options", "Position", "Trainer", "evaluate_batch"]
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +52,14 @@ class Options:
 class Position:
     """Where a run stands: in `epoch` (from 1) with `batch` batches of it done, after `step` batches in all.
 
-    `best` is the best accuracy so far and `best_epoch` its epoch; `seconds` is the training time.
+    `best` is the best accuracy so far, or minus the smallest loss where the targets are numbers, and `best_epoch`
+    its epoch; `seconds` is the training time.
     """
 
     epoch: int = 1
     batch: int = 0
     step: int = 0
-    best: float = -1.0
+    best: float = -math.inf
     best_epoch: int = 0
     seconds: float = 0.0
 
@@ -65,7 +68,8 @@ class Trainer:
     """Train a learner, in `folder`, which gets `metrics.jsonl`, `checkpoints/` and `tensorboard/`.
 
     `train` serves the training batches, `validation` those that choose the best epoch (None: the training
-    accuracy does). `record` is plain data that every checkpoint keeps: the configuration, the names of classes.
+    figures do): the highest accuracy, or the smallest loss where the targets are numbers. `record` is plain data
+    that every checkpoint keeps: the configuration, the names of classes.
     `scheduler` is one of torch's, stepped once an epoch.
 
     `fit` raises TrainingError, Interrupted or KeyboardInterrupt (a second Ctrl-C).
@@ -161,7 +165,7 @@ class Trainer:
                 running.empty += 1
                 continue
             try:
-                running.add(self.learner.evaluate(x.to(self.device), y.to(self.device)))
+                running.add(evaluate_batch(self.learner, x, y, self.device))
             except NonFiniteError as error:
                 self._nonfinite_evaluation(running, error)
             if self._stop.requested:
@@ -191,16 +195,17 @@ class Trainer:
         place.seconds = before + time.monotonic() - began
         self._close_epoch(validation, lr, board, progress)
 
-    def _rest(self, place: Position) -> Iterable[tuple[Tensor, Tensor]]:
+    def _rest(self, place: Position) -> Iterable[tuple[Tensor, Targets]]:
         return self.train.epoch(place.epoch, start=place.batch) if place.batch < len(self.train) else ()
 
-    def _batch(self, x: Tensor, y: Tensor) -> None:
+    def _batch(self, x: Tensor, y: Targets) -> None:
         self._last = None
         if y.numel() == 0:
             self._running.empty += 1
             return
         try:
-            self._last = self.learner.learn(x.to(self.device), y.to(self.device))
+            per_step = isinstance(y, StepTargets)
+            self._last = self.learner.learn(x.to(self.device), y.to(self.device), per_step_target=per_step)
         except NonFiniteError as error:
             self._nonfinite(error)
         else:
@@ -248,7 +253,7 @@ class Trainer:
     def _close_epoch(self, validation: Running | None, lr: float, board: Board, progress: Progress) -> None:
         place, train = self.position, self._running.figures()
         measured = None if validation is None else validation.figures()
-        score = (train if measured is None else measured)["accuracy"]
+        score = _score(train if measured is None else measured)
         line = {"kind": "epoch", "epoch": place.epoch, "step": place.step, "learning_rate": lr}
         self.metrics.write({**line, "train": train, "validation": measured, "seconds": round(place.seconds, 3)})
         board.scalars(_curves(train, measured, lr), place.step)
@@ -256,7 +261,7 @@ class Trainer:
         self._step_scheduler()
         improved = score is not None and score > place.best
         if improved or place.best_epoch == 0:
-            place.best, place.best_epoch = (-1.0 if score is None else score), place.epoch
+            place.best, place.best_epoch = (-math.inf if score is None else score), place.epoch
         finished, is_best = place.epoch, place.best_epoch == place.epoch
         place.epoch, place.batch, self._running = place.epoch + 1, 0, Running()
         self.save(*([self.best] if is_best else []), self.last)
@@ -280,6 +285,19 @@ class Trainer:
         return float(self.learner.optimizer.param_groups[0]["lr"])
 
 
+def evaluate_batch(learner: OnlineLearner, x: Tensor, y: Targets, device: torch.device) -> SequenceResult:
+    """Return the figures of one batch, x [T, B, ...] and its labels or `StepTargets`, without learning from it."""
+    return learner.evaluate(x.to(device), y.to(device), per_step_target=isinstance(y, StepTargets))
+
+
+def _score(figures: Mapping[str, Any]) -> float | None:
+    """Return what the best epoch has most of: accuracy, or minus the loss where nothing is right or wrong."""
+    if figures["accuracy"] is not None:
+        return float(figures["accuracy"])
+    loss = figures["loss"]
+    return None if loss is None else -float(loss)
+
+
 def _curves(train: Mapping[str, Any], validation: Mapping[str, Any] | None, lr: float) -> dict[str, float | None]:
     curves = {"learning_rate": lr, "gradient_norm": train["gradient_norm"]}
     for split, figures in (("train", train), ("validation", validation)):
@@ -293,7 +311,8 @@ def _epoch_text(epoch: int, epochs: int, train: Mapping[str, Any], validation: M
     parts = [f"epoch {epoch}/{epochs}"]
     for name, figures in (("train", train), ("validation", validation)):
         if figures is not None and figures["loss"] is not None:
-            parts.append(f"{name} loss {figures['loss']:.3f} accuracy {100 * figures['accuracy']:.2f} %")
+            accuracy = "" if figures["accuracy"] is None else f" accuracy {100 * figures['accuracy']:.2f} %"
+            parts.append(f"{name} loss {figures['loss']:.3f}{accuracy}")
     if train["nonfinite_batches"] or train["empty_batches"]:
         parts.append(f"skipped {train['nonfinite_batches']} not finite, {train['empty_batches']} empty")
     return " | ".join(parts)

@@ -11,7 +11,7 @@ from runs import composed
 from torch import nn
 
 from snnlearn import ALIF, IF, LI, LIF, CubaLIF, ETBlock, Readout, TimeConstantDropout, WeightStandardizedETConv2d
-from snnlearn.config import Config, ConfigError, load
+from snnlearn.config import Config, ConfigError, load, validate
 from snnlearn.config.build import (
     build_dataset,
     build_learner,
@@ -21,6 +21,7 @@ from snnlearn.config.build import (
     build_test,
     build_trainer,
 )
+from snnlearn.nn.constant import learnable_constants
 from snnlearn.nn.networks import convolutional, mlp
 
 Small = Callable[..., Config]
@@ -46,6 +47,18 @@ def test_neuron_knobs_arrive(name: str, kind: type) -> None:
         assert block.neuron.threshold == 1.5
         assert block.neuron.reset_kind == "hard"
     assert net.hidden_1.neuron is not net.hidden_2.neuron
+
+
+@pytest.mark.parametrize("name", ["if", "lif", "cuba_lif", "alif"])
+def test_learned_constants_arrive(name: str) -> None:
+    """Every name that the schema allows is one that the neuron knows, and the other way round."""
+    assert list(network(f"neuron={name}", "model.hidden=4").hidden_1.neuron.parameters()) == []
+    known = list(learnable_constants(type(network(f"neuron={name}", "model.hidden=4").hidden_1.neuron)))
+    neuron = network(f"neuron={name}", f"neuron.learn=[{','.join(known)}]", "model.hidden=4").hidden_1.neuron
+    assert sorted(neuron.learned.values()) == sorted(known)
+    assert all(parameter.shape == () for parameter in neuron.parameters())
+    told = str(validate(composed(f"neuron={name}", "neuron.learn=[x]"))[0])
+    assert all(constant in told for constant in known)
 
 
 def test_time_constants_arrive() -> None:

@@ -34,6 +34,8 @@ def words_for(path: Path) -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(CONFIGS)) for path in FILES])
 def test_every_shipped_file_composes_and_is_legal(path: Path) -> None:
     words = words_for(path)
+    if words == ["loss=squared_error"]:
+        words.append("dataset=pattern_generation")  # the loss of numbers to follow
     if words and words[0].startswith("scheduler="):
         assert validate(composed(*words, "trainer.epochs=7")) == []
     assert validate(composed(*words)) == []
@@ -77,6 +79,9 @@ ILLEGAL: list[tuple[str, str]] = [
     ("neuron.tau=0.5", "neuron.tau: got 0.5; legal: a number > 1 (steps) while neuron.dt is null"),
     ("neuron.dt=0", "neuron.dt: got 0; legal: a number > 0, or null"),
     ("neuron.detach_reset=yes_please", "neuron.detach_reset: got 'yes_please'; legal: true or false"),
+    ("neuron.learn=[tau]", "neuron.learn: got ['tau']; legal: a list, empty or of any of: decay, threshold, initial"),
+    ("neuron.learn=decy", "did you mean decay?"),
+    ("neuron.learn=null", "neuron.learn: got None"),
     ("optimizer.lr=fast", "optimizer.lr: got 'fast'; legal: a number > 0"),
     ("optimizer.betas=[0.9]", "optimizer.betas: got [0.9]; legal: 2 numbers >= 0, < 1"),
     ("seed=-1", "seed: got -1"),
@@ -110,6 +115,8 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
         (["model=convolutional", "model.channels=[4,4,4,4,4,4]"], "model.pool"),
         (["neuron=alif", "neuron.tau_adaptation=1"], "neuron.tau_adaptation"),
         (["neuron=cuba_lif", "neuron.tau_synapse=0.9"], "neuron.tau_synapse"),
+        (["neuron=if", "neuron.learn=[decay]"], "neuron.learn"),
+        (["neuron=alif", "neuron.adaptation=0", "neuron.learn=[adaptation]"], "neuron.adaptation"),
     ],
 )
 def test_knobs_that_do_not_go_together(words: list[str], path: str) -> None:

@@ -42,6 +42,7 @@ def result(size: int, correct: int, loss: float, rate: float = 0.5) -> SequenceR
         gradient_norm=1.0,
         trace_norms={"hidden": 2.0},
         updates=1,
+        decisions=size,
     )
 
 

@@ -1,0 +1,103 @@
+"""What every made-up task shares: its options, a generator for each sequence, and spikes in groups of channels."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from snnlearn.data.errors import DataError
+
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+class Fault(NamedTuple):
+    """One option that cannot be: its name, the value it has, and what is allowed and why."""
+
+    name: str
+    got: object
+    allowed: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """Hold what a task is made from; the base of every task's options.
+
+    Args:
+        train: number of training sequences.
+        test: number of test sequences, made from other random numbers.
+        seed: of the sequences; another seed makes another set.
+
+    Example:
+        >>> TaskOptions(train=10, test=5).count("test")
+        5
+    """
+
+    train: int = 1000
+    test: int = 200
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps T of a sequence."""
+        raise NotImplementedError(f"{type(self).__name__} has to define steps")
+
+    @property
+    def channels(self) -> int:
+        """Values of a step."""
+        raise NotImplementedError(f"{type(self).__name__} has to define channels")
+
+    @property
+    def answer_steps(self) -> int | None:
+        """Steps at the end that ask for the sequence's label; None for all, or where targets are per step."""
+        return None
+
+    def count(self, split: Split) -> int:
+        """Return the number of sequences of a split."""
+        return self.train if split == "train" else self.test
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield what does not go together."""
+        return iter(())
+
+    def check(self) -> None:
+        """Raise DataError with everything that does not go together."""
+        found = [f"{fault.name}={fault.got!r}: {fault.allowed}" for fault in self.faults()]
+        if found:
+            raise DataError("; ".join(found))
+
+
+def check_split(split: str, what: str) -> Split:
+    """Return the split, or raise DataError for a name that is none."""
+    for known in SPLITS:
+        if split == known:
+            return known
+    raise DataError(
+        f"split={split!r}: {what} has 'train' and 'test'; cut a validation set from train by stratified_split"
+    )
+
+
+def generator_of(options: TaskOptions, split: Split, index: int) -> np.random.Generator:
+    """Return the random numbers of one sequence: its own, so it is the same whatever else is made.
+
+    Example:
+        >>> first, again = (generator_of(TaskOptions(), "train", 3).random() for _ in range(2))
+        >>> first == again
+        True
+    """
+    return np.random.default_rng([options.seed, SPLITS.index(split), index])
+
+
+def spikes(probability: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Draw a spike, 0 or 1 (uint8), for every step and channel of ``probability`` [T, C].
+
+    Example:
+        >>> spikes(np.array([[0.0, 1.0]]), np.random.default_rng(0)).tolist()
+        [[0, 1]]
+    """
+    drawn: np.ndarray = random.random(probability.shape, dtype=np.float32) < probability
+    return drawn.view(np.uint8)
+
+
+__all__ = ["SPLITS", "Fault", "Split", "TaskOptions", "check_split", "generator_of", "spikes"]
