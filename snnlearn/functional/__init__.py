@@ -1,6 +1,7 @@
 """Pure functions, tensors in and tensors out: the one home of every equation, and its reference."""
 
 from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, alif_step
+from snnlearn.functional.chunk import fold_chunk, roll_eligibility, scan_chunk
 from snnlearn.functional.constants import (
     fraction_of_logit,
     inverse_softplus,
@@ -129,6 +130,7 @@ __all__ = [
     "flush_subnormals",
     "flush_subnormals_",
     "flush_threshold",
+    "fold_chunk",
     "forward_derivative",
     "fraction_of_logit",
     "gaussian_cumulative",
@@ -151,6 +153,8 @@ __all__ = [
     "read_leak_trace",
     "reset_membrane",
     "reset_partials",
+    "roll_eligibility",
+    "scan_chunk",
     "step_loss",
     "threshold_partials",
 ]
