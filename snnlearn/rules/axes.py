@@ -64,11 +64,12 @@ class LearningRule:
     local (the neuron's own Jacobian), through_time (no trace: autograd through the whole sequence, not online).
     `trace_filter` a further filter of the trace: none, kappa (the leak of the readout), above (the leak of the next
     block), double (two decays). `signal` what the trace meets: spatial (backprop at step t), alignment (the same with
-    fixed random matrices on the way down), symmetric, random and adaptive (broadcasts of the output's error), target
-    (a projection of the label), local_readout, noise, reward. `storage` none (no trace), pre (one number per input),
+    fixed random matrices on the way down), symmetric, random and adaptive (broadcasts of the output's error), target (a
+    projection of the label), local_readout, noise, reward. `storage` none (no trace), pre (one number per input),
     synaptic (one per synapse) or rank_one. `relay` what the signal is multiplied by: instantaneous (ds/dy of the step)
-    or mean (its leaky mean). `learn_on` the steps that learn: all, last (the last `learn_steps`), random (`learn_steps`
-    drawn anew for every sequence), poisson (each step with probability 1 / `learn_steps`).
+    or mean (its leaky mean, in blocks that have a filter where the rule has one). `learn_on` the steps that learn: all,
+    last (the last `learn_steps`), random (`learn_steps` drawn anew for every sequence), poisson (each step with
+    probability 1 / `learn_steps`).
 
     `trace_decay` in place of the neuron's own leak (transition leak, or storage rank_one); `filter_decay` in place of
     the filter's (two numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of

@@ -10,8 +10,8 @@ memory; any neuron in the block itself, while that of the next block is a leak w
 nothing but averages, reshapes and masks that last a sequence stand between. Memory: twice B x O x I per hidden value.
 
 Unlike in the paper's code the filter is the next block's own leak, not one for all layers, and a static readout adds
-none. There, the signal passed down is multiplied by a leaky mean of ds/dy; here that is `relay="mean"`, and the default
-is the derivative of the step itself, without which nothing is exact in the blocks below.
+none. There, the signal passed down is multiplied by a leaky mean of ds/dy; here that is `relay="mean"` (in blocks that
+have a filter), and the default is the derivative of the step itself, without which no block below is exact.
 """
 
 from snnlearn.rules.axes import LearningRule

@@ -65,7 +65,7 @@ def _row(name: str, role: str, place: Place | None, places: Sequence[Place], rul
     if role == "neuron":
         if not isinstance(trace, StepTrace):
             return ReportRow(name, "none", False, FULL, UNTRACED["neuron"])
-        caveats = [*_filter_caveats(place, places, rule), *_relay_caveats(place, places, rule)]
+        caveats = [*_filter_caveats(place, places, rule), *_relay_caveats(place, places)]
         return _judged(name, "per unit", UNIT_WHY, caveats, replaced, _yardstick(rule))
     kind, why, caveats = _trace_in_words(place, rule)
     if isinstance(trace, RatioTrace) and not trace.is_first and not name.endswith("bias"):
@@ -74,7 +74,7 @@ def _row(name: str, role: str, place: Place | None, places: Sequence[Place], rul
         caveats = [*caveats, "the readout may be fed by others too, or through what the broadcast does not know"]
     if not isinstance(trace, TraceBuffer):
         caveats = [*caveats, *_filter_caveats(place, places, rule)]
-    caveats += _relay_caveats(place, places, rule)
+    caveats += _relay_caveats(place, places)
     return _judged(name, kind, why, caveats, replaced, _yardstick(rule) if not place.is_readout else CUT_LATER)
 
 
@@ -167,10 +167,12 @@ def _filter_caveats(place: Place, places: Sequence[Place], rule: LearningRule) -
     return []
 
 
-def _relay_caveats(place: Place, places: Sequence[Place], rule: LearningRule) -> list[str]:
+def _relay_caveats(place: Place, places: Sequence[Place]) -> list[str]:
     hidden = [p.block for p in places if not p.is_readout]
     above = hidden[hidden.index(place.block) + 1 :] if place.block in hidden else []
-    return ["the blocks above relay the leaky mean of ds/dy"] if rule.relay == "mean" and above else []
+    traces = [block.connection.trace for block in above]
+    averaged = any(isinstance(trace, StepTrace) and trace.mean_decay is not None for trace in traces)
+    return ["the blocks above relay the leaky mean of ds/dy"] if averaged else []
 
 
 def _norm_caveats(norm: nn.Module | None) -> list[str]:

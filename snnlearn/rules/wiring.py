@@ -145,7 +145,8 @@ def trace_for(place: Place, places: Sequence[Place], rule: LearningRule) -> Trac
     if not rule.online or (rule.transition == "none" and rule.signal != "alignment"):
         return None
     further = filter_for(place, places, rule)
-    mean_decay = leak_of(block.neuron).transition[0][0] if rule.relay == "mean" and not place.is_readout else None
+    averaged = rule.relay == "mean" and not place.is_readout and (further is not None or rule.trace_filter == "none")
+    mean_decay = leak_of(block.neuron).transition[0][0] if averaged else None
     if rule.transition == "local" and rule.storage == "rank_one":
         return RankOneTrace(leak_for(block, rule), rule.forgetting, name, bias)
     if rule.transition == "local":
