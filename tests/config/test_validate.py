@@ -12,6 +12,7 @@ from runs import CONFIGS, composed
 from snnlearn.config import Config, ConfigError, load, plain, validate
 from snnlearn.config.compose import ComposeError
 from snnlearn.config.knob import IllegalValue, Knob, convert, legal
+from snnlearn.config.schema_rules import PER_SYNAPSE, RuleConfig
 from snnlearn.config.validate import choices, fields
 
 FILES = sorted(CONFIGS.rglob("*.yaml"))
@@ -62,6 +63,7 @@ def test_file_and_schema_have_the_same_knobs() -> None:
         assert [problem.path for problem in validate(extra)] == [f"{group}.surplus"]
 
 
+RULE_NAMES = ", ".join(choices(RuleConfig))
 ILLEGAL: list[tuple[str, str]] = [
     ("trainer.epochs=-1", "trainer.epochs: got -1; legal: a whole number >= 1"),
     ("trainer.epochs=1.5", "trainer.epochs: got 1.5; legal: a whole number >= 1"),
@@ -93,8 +95,8 @@ ILLEGAL: list[tuple[str, str]] = [
     ("+trainer.epoch=1", "trainer.epoch: got 1, but there is no such knob"),
     ("+trainr=1", "did you mean trainer?"),
     ("~trainer.epochs", "trainer.epochs: got nothing; legal: a whole number >= 1"),
-    ("~rule", "rule: got null; legal: one of: ottt, sltt, drtrl, bptt"),
-    ("rule.name=sltd", "rule.name: got 'sltd'; legal: one of: ottt, sltt, drtrl, bptt; did you mean sltt?"),
+    ("~rule", f"rule: got null; legal: one of: {RULE_NAMES}"),
+    ("rule.name=sltd", f"rule.name: got 'sltd'; legal: one of: {RULE_NAMES}; did you mean sltt?"),
 ]
 
 
@@ -109,7 +111,13 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
     ("words", "path"),
     [
         (["rule=bptt", "trainer.update=2"], "trainer.update"),
-        (["rule=drtrl", "model=convolutional"], "rule"),
+        *(([f"rule={name}", "model=convolutional"], "rule") for name in PER_SYNAPSE),
+        (["rule=eprop", "model.hidden=[8,8]"], "rule.broadcast"),
+        (["rule=sltt_k", "rule.steps=21"], "rule.steps"),
+        (["rule=s_tllr", "rule.last_steps=21"], "rule.last_steps"),
+        (["rule=ndot", "model.dropout=0.1"], "model.dropout"),
+        (["rule=ndot", "model=convolutional", "model.readout=static"], "model.pool"),
+        (["rule=ndot", "model=convolutional", "model.pool=1"], "model.readout"),
         (["optimizer=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"], "optimizer.nesterov"),
         (["model=convolutional", "model.kernel_size=[3,4]"], "model.kernel_size"),
         (["model=convolutional", "model.channels=[4,4,4,4,4,4]"], "model.pool"),

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 from runs import CONFIGS
 
+from snnlearn import RULES
 from snnlearn.config import Config
 from snnlearn.config.cli import train
 from snnlearn.config.compose import choice_values
 from snnlearn.config.folders import check_folder, job_folder
 from snnlearn.config.validate import choices, fields
 from snnlearn.config.words import Command, inspect
+
+RULE_NAMES = ", ".join(sorted(RULES))
 
 
 def told(*words: str, multirun: bool = False) -> list[str]:
@@ -25,9 +28,9 @@ def told(*words: str, multirun: bool = False) -> list[str]:
         ("trainr.epochs=1", "did you mean trainer.epochs?"),
         ("trainer.epoch=1", "did you mean trainer.epochs?"),
         ("sed=1", "did you mean seed?"),
-        ("rule=otttt", "rule: got otttt; legal: one of: bptt, drtrl, ottt, sltt; did you mean ottt?"),
+        ("rule=otttt", f"rule: got otttt; legal: one of: {RULE_NAMES}; did you mean ottt?"),
         ("dataset=doesnotexist", "dataset: got doesnotexist; legal: one of: copy, delayed_xor, digits"),
-        ("rule=null", "rule: got null; legal: one of: bptt, drtrl, ottt, sltt"),
+        ("rule=null", f"rule: got null; legal: one of: {RULE_NAMES}"),
         ("experiment=nmnist_otttt", "did you mean nmnist_ottt?"),
         ("experiment=null", "leave experiment out for none"),
         ("optimizer.lr=0.1,0.01", "for a sweep put -m before it"),
