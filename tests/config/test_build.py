@@ -152,8 +152,16 @@ def test_learning_rates_over_the_epochs() -> None:
 
 @pytest.mark.parametrize(
     ("word", "rule"),
-    [("rule=sltt", "SLTT"), ("rule=ottt", "OTTT"), ("rule=drtrl", "D-RTRL"), ("rule=bptt", "BPTT")]
-    + [("rule=s_tllr", "S-TLLR"), ("rule=eprop", "e-prop"), ("rule=superspike", "SuperSpike"), ("rule=ndot", "NDOT")],
+    [
+        ("rule=sltt", "SLTT"),
+        ("rule=ottt", "OTTT"),
+        ("rule=drtrl", "D-RTRL"),
+        ("rule=s_tllr", "S-TLLR"),
+        ("rule=ndot", "NDOT"),
+        ("rule=eprop", "e-prop"),
+        ("rule=superspike", "SuperSpike"),
+        ("rule=bptt", "BPTT"),
+    ],
 )
 def test_rules_arrive(word: str, rule: str) -> None:
     config = load(composed("model.hidden=4", word))
