@@ -38,7 +38,7 @@ from snnlearn.engine import OnlineLearner, SequenceLoss
 from snnlearn.functional import SURROGATES, Surrogate
 from snnlearn.nn import ALIF, IF, LIF, CubaLIF, Neuron
 from snnlearn.nn.networks import convolutional, mlp, recurrent
-from snnlearn.rules import RULES, LearningRule
+from snnlearn.rules import FPTT, RULES, LearningRule
 from snnlearn.training import Batches, Options, Trainer
 from snnlearn.training.batches import Collate
 
@@ -124,11 +124,12 @@ def build_test(config: Config) -> Batches:
     dataset = build_dataset(config.dataset, "test")
     chosen = _limited(dataset.labels, config.dataset.limit, config.seed).tolist()
     options = config.trainer
-    together = _collate(dataset)
+    together = collate_of(dataset)
     return Batches(dataset, chosen, options.batch_size, together, seed=config.seed, workers=options.workers)
 
 
-def _collate(dataset: EventDataset | SequenceDataset) -> Collate:
+def collate_of(dataset: EventDataset | SequenceDataset) -> Collate:
+    """Return what puts the items of `dataset` together into a batch."""
     return collate_sequences if isinstance(dataset, SequenceDataset) else collate
 
 
@@ -160,9 +161,10 @@ def build_network(config: Config) -> nn.Sequential:
 def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
     """Return the learner: network, rule, loss and optimizer. Raises ConfigError where they do not go together."""
     optimizer_options = _without_name(config.optimizer)
-    clip_norm = optimizer_options.pop("clip_norm")
+    clip_norm, alpha, beta = (optimizer_options.pop(name) for name in ("clip_norm", "fptt_alpha", "fptt_beta"))
     optimizer = OPTIMIZERS[config.optimizer.name](network.parameters(), **optimizer_options)
     loss = build_loss(config)
+    optimizer = optimizer if alpha is None else FPTT(optimizer, alpha, beta)
     try:
         rule = build_rule(config)
         return OnlineLearner(network, rule, loss, optimizer, update=config.trainer.update, clip_norm=clip_norm)
@@ -213,7 +215,7 @@ def build_trainer(config: Config, folder: Path) -> Trainer:
             dataset,
             indices,
             options.batch_size,
-            _collate(dataset),
+            collate_of(dataset),
             seed=config.seed,
             shuffle=shuffle,
             workers=options.workers,
@@ -233,6 +235,7 @@ def build_trainer(config: Config, folder: Path) -> Trainer:
             nonfinite=options.nonfinite,
             progress=config.logger.progress,
             tensorboard=config.logger.tensorboard,
+            fidelity_every=config.logger.fidelity_every,
         ),
         scheduler=build_scheduler(config, learner.optimizer),
         device=device,

@@ -32,6 +32,14 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     update = values.get("trainer.update", "sequence")
     if values.get("rule.name") == "bptt" and update != "sequence":
         yield Problem("trainer.update", str(update), "sequence while rule is bptt, which needs the end")
+    window = values.get("rule.window")
+    if values.get("rule.name") == "tbptt" and window is not None and update != "sequence" and update % window:
+        yield Problem("trainer.update", str(update), f"sequence, or a multiple of rule.window, which is {window}")
+    if values.get("optimizer.fptt_alpha") is not None and update == "sequence":
+        hint = "FPTT steps the weights at every step"
+        yield Problem(
+            "trainer.update", "sequence", "a whole number, such as 1, while optimizer.fptt_alpha is set", hint
+        )
     if values.get("optimizer.nesterov") and values.get("optimizer.momentum") == 0:
         yield Problem("optimizer.nesterov", "true", "false while optimizer.momentum is 0")
     if values.get("device") == "cuda" and not torch.cuda.is_available():

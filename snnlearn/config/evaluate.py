@@ -14,14 +14,13 @@ from snnlearn.config.build import build_device, build_learner, build_network, bu
 from snnlearn.config.problem import ConfigError, Problem, nearest
 from snnlearn.config.resume import stored_config
 from snnlearn.config.run import figures_text
-from snnlearn.config.schema import Config
 from snnlearn.config.sweep import USER_ERRORS
 from snnlearn.config.validate import load
 from snnlearn.training import Running, find_checkpoint, load_checkpoint
 from snnlearn.training.checkpoint import FOLDER, write_whole
 from snnlearn.training.trainer import evaluate_batch
 
-__all__ = ["evaluate", "evaluate_checkpoint", "parse_words"]
+__all__ = ["change", "evaluate", "evaluate_checkpoint", "parse_words"]
 
 CHANGEABLE = (
     "device",
@@ -91,7 +90,7 @@ def evaluate_checkpoint(checkpoint: Path, changes: Mapping[str, Any]) -> dict[st
 
     Raises CheckpointError, ConfigError or DataError.
     """
-    config = _changed(stored_config(checkpoint), changes)
+    config = load(change(stored_config(checkpoint), changes))
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     test = build_test(config)
@@ -104,11 +103,18 @@ def evaluate_checkpoint(checkpoint: Path, changes: Mapping[str, Any]) -> dict[st
     return running.figures()
 
 
-def _changed(stored: dict[str, Any], changes: Mapping[str, Any]) -> Config:
+def change(stored: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Set the knobs `changes` (dotted paths) in the plain configuration `stored`, and return it.
+
+    Raises ConfigError for a knob that the stored choice lacks.
+
+    >>> change({"threads": None}, {"threads": 1})
+    {'threads': 1}
+    """
     for path, value in changes.items():
         group, _, leaf = path.rpartition(".")
         place = stored[group] if group else stored
         if leaf not in place:
             raise ConfigError([Problem(path, repr(value), f"a knob of {group}={place.get('name')}, which lacks it")])
         place[leaf] = value
-    return load(stored)
+    return stored

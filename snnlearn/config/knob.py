@@ -105,7 +105,7 @@ _NOUNS: dict[Any, str] = {
     Path: "a path",
     type(None): "null",
 }
-_PLURALS: dict[Any, str] = {int: "whole numbers", float: "numbers"}
+_PLURALS: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
 def _members(kind: Any) -> tuple[Any, ...]:

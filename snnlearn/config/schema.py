@@ -72,6 +72,10 @@ class _OptimizerBase:
     lr: float = knob("learning rate", above=0)
     weight_decay: float = knob("weight decay", at_least=0)
     clip_norm: float | None = knob("largest gradient norm of an update; null: no clipping", above=0)
+    fptt_alpha: float | None = knob(
+        "forward propagation through time: pull towards the running average of the weights; null: none", above=0
+    )
+    fptt_beta: float = knob("share of the new weights in that average", above=0, at_most=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +157,11 @@ class LoggerConfig:
 
     tensorboard: bool = knob("write TensorBoard curves")
     log_every: int = knob("batches between two lines of metrics", unit="batches", at_least=1)
+    fidelity_every: int | None = knob(
+        "compare the rule's gradient with BPTT's on a small batch every so many epochs; null: never",
+        unit="epochs",
+        at_least=1,
+    )
     progress: Literal["auto", "bar", "lines"] = knob("progress bar or plain lines; auto: a bar on a terminal")
 
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from snnlearn.config.knob import knob
+from snnlearn.config.schema_signals import SignalRuleConfig
 
 __all__ = ["PER_SYNAPSE", "RuleConfig"]
 
-PER_SYNAPSE = ("drtrl", "ostl", "hypr", "otpe", "eprop", "superspike")
+PER_SYNAPSE = ("drtrl", "ostl", "hypr", "otpe", "eprop", "superspike", "osttp", "etlp")
 """Rules with an eligibility per synapse, which a convolution does not have."""
 
 
@@ -76,6 +77,14 @@ class DRTRLConfig:
     """Real-time recurrent learning, cut to each unit's own states."""
 
     name: Literal["drtrl"] = knob("D-RTRL: a trace per synapse, exact for any neuron; for fully connected layers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TBPTTConfig:
+    """Backpropagation through time within windows."""
+
+    name: Literal["tbptt"] = knob("truncated backpropagation through time; its memory grows with the window")
+    window: int = knob("steps of a window, between two cuts of the graph", unit="steps", at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,5 +164,7 @@ RuleConfig = (
     | ESDRTRLConfig
     | EPropConfig
     | SuperSpikeConfig
+    | SignalRuleConfig
+    | TBPTTConfig
     | BPTTConfig
 )

@@ -1,15 +1,24 @@
 """The engine: the four phases of a step, learning on sequences and streams, and the oracle."""
 
+from snnlearn.engine.fidelity import fidelity
+from snnlearn.engine.fidelity_report import BrokenClaimError, FidelityReport, FidelityRow
 from snnlearn.engine.learner import OnlineLearner
 from snnlearn.engine.losses import CRITERIA, READOUTS, SequenceLoss, StepLoss
 from snnlearn.engine.oracle import bptt_gradients
+from snnlearn.engine.real_time import rtrl_gradients, snap_gradients, uoro_gradients
 from snnlearn.engine.recorder import PhaseEvent, record_phases
 from snnlearn.engine.sequence import NonFiniteError, Prediction, SequenceResult
+from snnlearn.engine.surrogate_bias import surrogate_bias
+from snnlearn.engine.surrogate_report import BiasRow, SurrogateBiasReport
 from snnlearn.nn.phases import Phase
 
 __all__ = [
     "CRITERIA",
     "READOUTS",
+    "BiasRow",
+    "BrokenClaimError",
+    "FidelityReport",
+    "FidelityRow",
     "NonFiniteError",
     "OnlineLearner",
     "Phase",
@@ -18,6 +27,12 @@ __all__ = [
     "SequenceLoss",
     "SequenceResult",
     "StepLoss",
+    "SurrogateBiasReport",
     "bptt_gradients",
+    "fidelity",
     "record_phases",
+    "rtrl_gradients",
+    "snap_gradients",
+    "surrogate_bias",
+    "uoro_gradients",
 ]

@@ -22,9 +22,11 @@ from snnlearn.engine.sequence import (
     sequence_length,
     steps_of,
 )
+from snnlearn.engine.window import Window
 from snnlearn.nn.block import ETBlock
+from snnlearn.nn.signal import RewardSignal
 from snnlearn.nn.signal_hub import hubs_of
-from snnlearn.nn.state import detach_state, non_finite_state, reset, stashed_state
+from snnlearn.nn.state import non_finite_state, reset, stashed_state
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
 
 log = logging.getLogger("snnlearn.engine")
@@ -36,8 +38,9 @@ class OnlineLearner:
     `loss` a function of (step output, target) or a `SequenceLoss`; `optimizer` over the net's parameters.
     `update` "sequence" steps the optimizer at the end of each sequence, k after every k steps that had a loss;
     either way the gradient of an update is the mean over its steps' losses. On a stream, which has no end,
-    "sequence" means every such step. `clip_norm` bounds the gradient's norm once per update. `report` says how
-    each parameter learns. Raises RuleChoiceError for BPTT with update=k, ValueError for the rest.
+    "sequence" means every such step. A rule with a window updates where a window ends, so k is a multiple of it.
+    `clip_norm` bounds the gradient's norm once per update. `report` says how each parameter learns. Raises
+    RuleChoiceError for BPTT with update=k, ValueError for the rest.
 
     >>> from snnlearn import ETBlock, ETLinear, LI, OTTT
     >>> net = ETBlock(ETLinear(3, 2), LI())
@@ -68,6 +71,7 @@ class OnlineLearner:
         self._learned = False
         self._gathering, self._hubs = Gathering(net), hubs_of(net)
         self._run: LossRun | None = None
+        self._window: Window | None = None
         self._warned: set[str] = set()
         self.gradient_norm = 0.0
 
@@ -87,8 +91,7 @@ class OnlineLearner:
             self._run = None
             reset(self.net)
         self._drop_pending()
-        run = self._run_for(sequence_length(x))
-        updates, through_time = 0, []
+        run, updates = self._run_for(sequence_length(x)), 0
         chosen = chosen_steps(self.rule, x)
         self._gathering, self._hubs = Gathering(self.net), hubs_of(self.net)
         with self._failing_clean(), Meter(self.net, per_step_target) as meter:
@@ -101,22 +104,17 @@ class OnlineLearner:
                 output, loss = self._forward(x_t, target, run)
                 meter.batch_size = x_t.shape[0]
                 meter.add(output, target, loss)
-                if loss is None:
-                    continue
-                self._pending, self._pending_loss = self._pending + 1, meter.loss
-                if not self.rule.online:
-                    through_time.append(loss)
-                    continue
-                if learns:
-                    self._learned = True
-                    with self._gathering:
-                        loss.backward()
-                if self._pending == self.update:
+                if loss is not None:
+                    self._pending, self._pending_loss = self._pending + 1, meter.loss
+                    if learns:
+                        self._learned = True
+                        if self._window is None:
+                            with self._gathering:
+                                loss.backward()
+                if self._may_update(loss) and isinstance(self.update, int) and self._pending >= self.update:
                     updates += self._apply()
-            if through_time:
-                self._learned = True
-                torch.stack(through_time).sum().backward()
-                detach_state(self.net)
+            if self._window is not None:
+                self._window.close()
             if self._pending:
                 updates += self._apply()
             else:
@@ -127,15 +125,18 @@ class OnlineLearner:
         """Take one step of a stream and return the output [B, ...]; learn where a target `y_t` is given.
 
         `x_t` [B, ...]; `reward` one number per sample [B], or one for all, for a rule that learns from it. State runs
-        on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end, and for a rule that learns from
-        the last or from random steps of a sequence.
+        on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end (truncated BPTT learns where a
+        window ends), for a rule that learns from the last or from random steps of a sequence, and for a reward where no
+        block learns from one; ValueError for a reward without a target.
         """
-        if not self.rule.online:
+        if not self.rule.online and self.rule.window is None:
             raise RuleChoiceError(
-                f"step() under {self.rule.name}: a stream has no end to backpropagate from; attach OTTT() or "
-                f"SLTT(), or call learn(x, y) on whole sequences"
+                f"step() under {self.rule.name}: a stream has no end to backpropagate from; attach OTTT() or SLTT(), "
+                f"or TruncatedBPTT() to learn window by window, or call learn(x, y) on whole sequences"
             )
         _require_gradients("step")
+        if reward is not None:
+            _check_reward(self.net, self.rule, y_t)
         learns = next(chosen_steps(self.rule, None))
         run = self._run_for(None)
         with self._failing_clean():
@@ -146,16 +147,19 @@ class OnlineLearner:
             if loss is not None:
                 if learns:
                     self._learned = True
+                if learns and self._window is None:
                     loss.backward()
                 self._pending += 1
                 self._pending_loss = loss.detach() if self._pending_loss is None else self._pending_loss + loss.detach()
-                if self.update == "sequence" or self._pending == self.update:
-                    self._apply()
+            if self._may_update(loss) and self._pending >= (self.update if isinstance(self.update, int) else 1):
+                self._apply()
         return map_outputs(lambda t: t.detach(), output)
 
     def update_now(self) -> bool:
         """Apply the gradient gathered since the last update; return whether there was any."""
         with self._failing_clean():
+            if self._window is not None:
+                self._window.close()
             return bool(self._apply()) if self._pending else False
 
     def predict(self, x: Iterable[Tensor]) -> Prediction:
@@ -179,6 +183,8 @@ class OnlineLearner:
 
     def reset(self, rows: Tensor | None = None) -> None:
         """Start afresh: the whole batch, or in mid-stream the rows where `rows` [B] is true."""
+        if self._window is not None and rows is None:
+            self._window.close()
         reset(self.net, rows)
         if self._run is not None:
             self._run.reset(rows)
@@ -186,9 +192,14 @@ class OnlineLearner:
     def _run_for(self, steps: int | None) -> LossRun:
         if self._run is None:
             self._run = LossRun(self.loss, steps, not self.rule.online)
+            self._window = None if self.rule.online else Window(self.net, self._run, self.rule.window)
         else:
             self._run.extend(steps)
         return self._run
+
+    def _may_update(self, loss: Tensor | None) -> bool:
+        """Whether weights may change after this step: always, or only where a window of steps ends with it."""
+        return self._window is None or self._window.add(loss)
 
     def _forward(self, x_t: Tensor, target: Any, run: LossRun) -> tuple[Any, Tensor | None]:
         if not isinstance(x_t, Tensor):
@@ -265,6 +276,8 @@ class OnlineLearner:
     def _drop_pending(self) -> None:
         self._pending, self._pending_loss, self._learned = 0, None, False
         self._gathering.drop()
+        if self._window is not None:
+            self._window.drop()
         self.optimizer.zero_grad(set_to_none=True)
         self.net.zero_grad(set_to_none=True)
 
@@ -321,6 +334,19 @@ def _add_signal_parameters(net: nn.Module, optimizer: torch.optim.Optimizer) -> 
         optimizer.add_param_group({"params": brought})
 
 
+def _check_reward(net: nn.Module, rule: LearningRule, y_t: Any) -> None:
+    if not any(isinstance(module, RewardSignal) for module in net.modules()):
+        raise RuleChoiceError(
+            f"a reward was given and no block under {rule.name} learns from one, so it would be lost; leave it out, or "
+            f"attach RewardModulated() or another rule with signal='reward'"
+        )
+    if y_t is None:
+        raise ValueError(
+            "a reward was given without a target: a step learns where it has a loss, whose readout y_t is for; pass "
+            "y_t too, for example the action that was taken"
+        )
+
+
 def _require_gradients(method: str) -> None:
     if not torch.is_grad_enabled():
         raise RuntimeError(
@@ -340,11 +366,17 @@ def _refuse_non_finite(x: Tensor) -> None:
         )
 
 
-def _check_update(update: object, rule: LearningRule) -> None:
+def _check_update(update: Any, rule: LearningRule) -> None:
     whole = isinstance(update, int) and not isinstance(update, bool) and update >= 1
     if not (update == "sequence" or whole):
         raise ValueError(f"update={update!r}: write 'sequence', or the number of steps between updates, such as 1")
-    if whole and not rule.online:
+    if whole and rule.window is not None:
+        if update % rule.window:
+            raise RuleChoiceError(
+                f"update={update} with {rule.name} and window={rule.window}: weights may change only where a window "
+                f"ends; write a multiple of it, such as update={rule.window}, or update='sequence'"
+            )
+    elif whole and not rule.online:
         raise RuleChoiceError(
             f"update={update} with {rule.name}: its gradient is known only at the end of the sequence; write "
             f"update='sequence', or choose an online rule such as OTTT()"

@@ -65,8 +65,12 @@ class SequenceLoss:
 
     def extend(self, steps: int | None) -> None:
         """Let the sequence go on for `steps` more steps, None when unknown; the mean so far is a constant to them."""
-        self._mean = None if self._mean is None else self._mean.detach()
+        self.detach()
         self._steps = None if steps is None else self._seen + steps
+
+    def detach(self) -> None:
+        """Make the mean so far a constant to the steps that follow."""
+        self._mean = None if self._mean is None else self._mean.detach()
 
     def reset(self, rows: Tensor) -> None:
         """Let the running mean start afresh where `rows` [B] is true."""
@@ -144,6 +148,11 @@ class LossRun:
             seen = self.loss.observe(output)
             return None if target is NO_TARGET or not self.loss.counts else self.loss(seen, target)
         return None if target is NO_TARGET else self.loss(output, target)
+
+    def detach(self) -> None:
+        """Make what the loss remembers a constant to the steps that follow."""
+        if isinstance(self.loss, SequenceLoss):
+            self.loss.detach()
 
     def reset(self, rows: Tensor | None) -> None:
         """Forget the past of the rows where `rows` [B] is true, or of all."""

@@ -32,14 +32,16 @@ def bptt_gradients(
     cut: Iterable[str] | str = (),
     per_step_target: bool = False,
     cut_recurrent: bool = False,
+    cut_mean: bool = False,
 ) -> dict[str, Tensor]:
     """Return autograd's gradient of the sequence loss for every parameter that requires one, by name.
 
     `x` [T, B, ...] or an iterable of [B, ...]; `y` and `per_step_target` as for `OnlineLearner.learn`; the loss of
     the sequence is the mean over its counted steps. `cut` names modules whose neurons take the state of the step
     before as a constant, or "all" for every neuron (and the loss's running mean); `cut_recurrent` makes every
-    recurrent connection take the spikes of the step before as a constant, as cutting its whole block does. State,
-    traces, buffers and `.grad` of `net` stay as they were. Raises ValueError for a name in `cut` without neurons.
+    recurrent connection take the spikes of the step before as a constant, as cutting its whole block does; `cut_mean`
+    takes the running mean as online rules do, its past a constant. State, traces, buffers and `.grad` of `net` stay as
+    they were. Raises ValueError for a name in `cut` without neurons.
 
     >>> from snnlearn import ETBlock, ETLinear, LI
     >>> net = ETBlock(ETLinear(3, 2), LI())
@@ -51,7 +53,7 @@ def bptt_gradients(
         carriers += [module for module in net.modules() if isinstance(module, ETRecurrent)]
     named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
     with _plain(net), torch.enable_grad():
-        run = LossRun(loss, sequence_length(x), through_time=cut != "all")
+        run = LossRun(loss, sequence_length(x), through_time=cut != "all" and not cut_mean)
         losses = []
         for x_t, target in steps_of(x, y, per_step_target):
             for carrier in carriers:
@@ -93,28 +95,28 @@ def _plain(net: nn.Module) -> Iterator[None]:
     traces = [(module, module.trace) for module in net.modules() if isinstance(module, Connection)]
     graphs = [(module, module.carry_graph) for module in net.modules() if isinstance(module, Neuron)]
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
-    signals = [(m, m.signal, m.rate) for m in net.modules() if isinstance(m, ETBlock)]
-    feedbacks = [(m, m.feedback) for m in net.modules() if isinstance(m, ETBlock | Readout)]
+    signals = [(block, block.signal, block.rate) for block in net.modules() if isinstance(block, ETBlock)]
+    feedbacks = [(module, module.feedback) for module in net.modules() if isinstance(module, ETBlock | Readout)]
     with stashed_state(net):
         try:
-            for block, _, _ in signals:
-                block.signal = block.rate = None
-            for layer, _ in feedbacks:
-                layer.feedback = None
             for connection, _ in traces:
                 connection.hold_trace(None)
+            for block, _, _ in signals:
+                block.signal = block.rate = None
+            for module, _ in feedbacks:
+                module.feedback = None
             for neuron, _ in graphs:
                 neuron.carry_graph = True
             yield
         finally:
             for connection, trace in traces:
                 connection.hold_trace(trace)
-            for neuron, carry in graphs:
-                neuron.carry_graph = carry
             for block, signal, rate in signals:
                 block.signal, block.rate = signal, rate
-            for layer, feedback in feedbacks:
-                layer.feedback = feedback
+            for module, feedback in feedbacks:
+                module.feedback = feedback
+            for neuron, carry in graphs:
+                neuron.carry_graph = carry
     with torch.no_grad():
         for buffer, kept in buffers:
             buffer.copy_(kept)

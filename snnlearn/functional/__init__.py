@@ -1,6 +1,8 @@
 """Pure functions, tensors in and tensors out: the one home of every equation, and its reference."""
 
+from snnlearn.functional.affine import et_affine
 from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, alif_step
+from snnlearn.functional.attention import spike_attention
 from snnlearn.functional.chunk import fold_chunk, roll_eligibility, scan_chunk
 from snnlearn.functional.constants import (
     fraction_of_logit,
@@ -46,6 +48,7 @@ from snnlearn.functional.leaky_integrator import (
     leaky_integrator_step,
 )
 from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
+from snnlearn.functional.lookup import Lookup, et_embedding
 from snnlearn.functional.losses import (
     MISSING_LABEL,
     advance_running_mean,
@@ -54,6 +57,7 @@ from snnlearn.functional.losses import (
     one_hot_mean_squared_error,
     step_loss,
 )
+from snnlearn.functional.proximal import advance_average_, proximal_gradient
 from snnlearn.functional.surrogates import (
     SURROGATES,
     ArcTan,
@@ -80,6 +84,7 @@ from snnlearn.functional.trace import (
     flush_threshold,
     read_leak_trace,
 )
+from snnlearn.functional.weight_standardization import standardize_weight
 from snnlearn.functional.weighted_map import Convolution, Dense, WeightedMap
 
 __all__ = [
@@ -101,6 +106,7 @@ __all__ = [
     "Jacobian",
     "LeakTransition",
     "LinearEligibility",
+    "Lookup",
     "MultiGaussian",
     "PerUnit",
     "Rectangle",
@@ -112,6 +118,7 @@ __all__ = [
     "TraceSource",
     "Triangle",
     "WeightedMap",
+    "advance_average_",
     "advance_leak_trace_",
     "advance_running_mean",
     "alif_constant_derivatives",
@@ -126,6 +133,8 @@ __all__ = [
     "cuba_lif_step",
     "cut_step",
     "decay_trace",
+    "et_affine",
+    "et_embedding",
     "et_linear",
     "flush_subnormals",
     "flush_subnormals_",
@@ -150,11 +159,14 @@ __all__ = [
     "one_hot_mean_squared_error",
     "per_unit",
     "positive_of_softplus",
+    "proximal_gradient",
     "read_leak_trace",
     "reset_membrane",
     "reset_partials",
     "roll_eligibility",
     "scan_chunk",
+    "spike_attention",
+    "standardize_weight",
     "step_loss",
     "threshold_partials",
 ]

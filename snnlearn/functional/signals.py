@@ -7,16 +7,14 @@ samples, and a feedback matrix B [*units, C],
     target           u = -B y / n                             the label alone, no error (y one-hot or as it is)
     local readout    u = dl(G s, y)/ds                        l the loss of the block's own readout G [C, D]
     reward           u = -r / n                               one number r per sample for all units
-    zeroth order     u = M^T e,  M <- m M + (1 - m) (o - mean o) z^T / (n sigma^2)
-                                                              z the noise added to s; E[M] is do/ds
+    zeroth order     u = M^T e,  M <- m M + (1 - m) sum (o - mean o) z^T / ((n - 1) sigma^2)
+                                                              z the noise added to s; M grows from 0 to do/ds
 
 A firing rate is held by a further term: for c/2 sum_j (f_j - f*)^2 with f_j the mean of m spikes of unit j (samples and
 steps so far), u_j += c (f_j - f*) / m. Sources: Lillicrap et al. 2016, doi:10.1038/ncomms13276; Nokland 2016,
 doi:10.48550/arXiv.1609.01596; Frenkel et al. 2021, doi:10.3389/fnins.2021.629892; Kaiser et al. 2020,
 doi:10.3389/fnins.2020.00424; Bellec et al. 2020, doi:10.1038/s41467-020-17236-y.
 """
-
-import math
 
 import torch
 from jaxtyping import Float
@@ -40,14 +38,14 @@ def broadcast_error(
 
 
 def as_values(target: Tensor, outputs: int, dtype: torch.dtype) -> Tensor:
-    """Return a target as one number per output [B, C]: labels [B] become one-hot, numbers stay.
+    """Return a target as one number per output [B, C]: whole-number labels [B] become one-hot, the rest stays.
 
     >>> as_values(torch.tensor([1]), 2, torch.float32)
     tensor([[0., 1.]])
     """
-    if target.is_floating_point():
+    if target.is_floating_point() or target.dim() != 1:
         return target.to(dtype)
-    return F.one_hot(target, outputs).to(dtype)
+    return F.one_hot(target.long(), outputs).to(dtype)
 
 
 def project_target(
@@ -76,17 +74,16 @@ def local_loss(output: Float[Tensor, "batch outputs"], target: Tensor, kind: str
 
 
 def sinusoids(outputs: int, features: int, square: bool = False) -> Float[Tensor, "outputs features"]:
-    """Return the fixed readout of TESS: row c is sin(2 pi f_c k) / D, f_c evenly in 50 .. 512, k evenly in 0 .. 1.
+    """Return the fixed readout of TESS: row c is sin(f_c k) / D, f_c evenly in 50 .. 512, k = 0 .. D - 1.
 
     `square` takes the sign of the sine; `features` D. Apolinario et al. 2025, doi:10.48550/arXiv.2502.01837.
 
-    >>> sinusoids(2, 3).shape
-    torch.Size([2, 3])
+    >>> sinusoids(2, 3)[:, 1] * 3 - torch.tensor([50.0, 512.0]).sin()
+    tensor([0., 0.])
     """
     frequency = torch.linspace(50.0, 512.0, outputs, dtype=torch.float64)
-    phase = torch.outer(frequency, torch.linspace(0.0, 1.0, features, dtype=torch.float64)) * 2 * math.pi
-    wave = torch.sign(torch.sin(phase)) if square else torch.sin(phase)
-    return (wave / features).to(torch.get_default_dtype())
+    wave = torch.sin(torch.outer(frequency, torch.arange(features, dtype=torch.float64)))
+    return ((torch.sign(wave) if square else wave) / features).to(torch.get_default_dtype())
 
 
 def advance_output_estimate(
@@ -98,15 +95,17 @@ def advance_output_estimate(
 ) -> Float[Tensor, "outputs *units"]:
     """Return M after one more step of n samples; see the module's equations.
 
-    `estimate` M [C, *units]; `output` o [B, C]; `noise` z [B, *units] of standard deviation `scale`; `momentum` m.
+    `estimate` M [C, *units]; `output` o [B, C]; `noise` z [B, *units] of standard deviation `scale`; `momentum` m. The
+    output of a single sample has no other to be centred by: then z meets o itself, which only makes M noisier.
     Xiao et al. 2024, doi:10.48550/arXiv.2407.12516.
 
     >>> output, noise = torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [-1.0]])
     >>> advance_output_estimate(torch.zeros(1, 1), output, noise, 1.0, 0.0)
-    tensor([[1.]])
+    tensor([[2.]])
     """
-    centred = output - output.mean(0)
-    latest = torch.tensordot(centred, noise, dims=([0], [0])) / (output.shape[0] * scale**2)
+    samples = output.shape[0]
+    centred = output - output.mean(0) if samples > 1 else output
+    latest = torch.tensordot(centred.to(noise.dtype), noise, dims=([0], [0])) / (max(samples - 1, 1) * scale**2)
     after: Tensor = momentum * estimate + (1 - momentum) * latest.to(estimate.dtype)
     return after
 

@@ -18,6 +18,7 @@ from snnlearn.nn.eager import run_eagerly
 from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.norm_trace import NormTrace
 from snnlearn.nn.phases import Listener, Phase, announce_backward
 from snnlearn.nn.rate import RateRegulariser
 from snnlearn.nn.signal_hub import Signal
@@ -94,15 +95,26 @@ class ETBlock(nn.Module):
         return output
 
     def _phase_by_phase(self, x: Tensor) -> Tensor:
-        connection, norm, listener = self.connection, self.norm, self.listener
+        connection, listener = self.connection, self.listener
         y = connection(x)
         if listener is not None:
             listener(Phase.FORWARD)
             announce_backward(y, listener)
-        output: Tensor = self.neuron(y if norm is None else norm(y))
+        output: Tensor = self.neuron(y if self.norm is None else self._normalised(self.norm, y))
         if connection.advance_trace(x) and listener is not None:
             listener(Phase.TRACE_UPDATE)
         return output
+
+    def hold_norm_trace(self, trace: NormTrace | None) -> None:
+        """Keep the trace of the norm's gain and bias as a child; None drops it."""
+        self._modules["norm_trace"] = None if trace is None else trace.train(self.training)
+
+    def _normalised(self, norm: nn.Module, y: Tensor) -> Tensor:
+        trace = self._modules.get("norm_trace")
+        if isinstance(trace, NormTrace) and self.connection.trace is not None:
+            return trace.through(norm, y)
+        normalised: Tensor = norm(y)
+        return normalised
 
     def is_traced_step(self) -> bool:
         """Whether the coming step learns from a trace of whole steps: such a block always runs as one node."""
@@ -177,8 +189,8 @@ class ETBlock(nn.Module):
 
     def _check_input(self, x: Tensor) -> None:
         allowed = self.connection.input_dims
-        if x.dim() < 2 or (allowed and x.dim() not in allowed):
-            wanted = " or ".join(f"{n} dimensions" for n in allowed) or "at least 2 dimensions"
+        if x.dim() not in allowed if allowed else x.dim() < 2:
+            wanted = " or ".join(f"{n} dimension{'s'[: n - 1]}" for n in allowed) or "at least 2 dimensions"
             raise StateShapeError(
                 f"ETBlock({type(self.connection).__name__}) got an input of shape {list(x.shape)}: one step of a "
                 f"batch has {wanted}, the batch first; write x[None] for a single sample, and pass a sequence "

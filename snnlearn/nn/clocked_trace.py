@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.probe import leak_of
 from snnlearn.nn.state import Stateful
 
 NO_TRACE = -1
@@ -34,6 +36,8 @@ class ClockedTrace(Stateful):
     def __init__(self, name: str = "this block") -> None:
         super().__init__()
         self.name = name
+        self.followed: tuple[tuple[str, Neuron], ...] = ()
+        self.versions: tuple[int, ...] = ()
         self.skipped: int | None = None
         self.tick = 0
 
@@ -42,8 +46,23 @@ class ClockedTrace(Stateful):
         """Whether no step has been taken in since the last reset."""
         raise TypeError(f"{type(self).__name__} must say whether it is empty")
 
+    def follow(self, attribute: str, neuron: Neuron) -> None:
+        """Keep `attribute`, which holds the leak of `neuron`, up with it where its constants are learned."""
+        if next(neuron.parameters(), None) is not None:
+            self.followed = (*self.followed, (attribute, neuron))
+
+    def refresh(self) -> None:
+        """Read the leaks that are followed anew, if an optimizer changed a constant since the last step."""
+        versions = tuple(p._version for _, neuron in self.followed for p in neuron.parameters())
+        if versions != self.versions:
+            self.versions = versions
+            for attribute, neuron in self.followed:
+                setattr(self, attribute, leak_of(neuron))
+
     def expect(self) -> int:
         """Return the tick that backward must find: the one after the coming advance."""
+        if self.followed:
+            self.refresh()
         if not self.training:
             return NO_TRACE
         if self.skipped:

@@ -69,10 +69,10 @@ class FactoredTrace(StepTrace):
         name: str = "this block",
         filter: LeakTransition | None = None,
         has_bias: bool = True,
-        mean_decay: float | None = None,
+        mean_leak: LeakTransition | None = None,
         post: PostTrace | None = None,
     ) -> None:
-        super().__init__(name, filter, has_bias, mean_decay)
+        super().__init__(name, filter, has_bias, mean_leak)
         self.leak, self.post = leak, post
 
     @property
@@ -145,8 +145,8 @@ class RatioTrace(FactoredTrace):
     """A trace that decays by the ratio of the sending neurons' membranes: NDOT, `snnlearn.functional.factored`.
 
     Before each step the block hands over the membranes after reset [B, *inputs] of the neurons that send x, with
-    `take_membrane`. The first block of a network (`is_first`) gets x from outside: its trace decays with `leak`. Another
-    without membranes raises RuntimeError. The rest as `FactoredTrace`.
+    `take_membrane`. The first block of a network (`is_first`) gets x from outside, and its trace decays with `leak`;
+    another without membranes raises RuntimeError. The rest as `FactoredTrace`.
 
     >>> from snnlearn.functional import lif_leak_transition
     >>> RatioTrace(lif_leak_transition(0.5), "a").norm()

@@ -9,11 +9,13 @@ from typing import Literal
 from torch import nn
 
 from snnlearn.nn.block import ETBlock, Readout
-from snnlearn.nn.connection import Connection, ETConv2d, ETLinear, WeightStandardizedETConv2d
+from snnlearn.nn.connection import Connection, ETLinear
+from snnlearn.nn.convolution import ETConv2d
 from snnlearn.nn.dropout import TimeConstantDropout
 from snnlearn.nn.leaky_integrator import LI
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.recurrent import ETRecurrent
+from snnlearn.nn.weight_standardization import WeightStandardizedETConv2d
 
 __all__ = ["ReadoutKind", "convolutional", "mlp", "recurrent"]
 

@@ -22,6 +22,10 @@ GRID = 4
 """Side of the grid that a map of spikes is pooled to before a local readout."""
 
 
+STREAM = 0x9E3779B97F4A7C15
+"""Odd and large: keeps the steps of one seed apart from those of the next."""
+
+
 def fixed_feedback(units: torch.Size, outputs: int, seed: int) -> Tensor:
     """Return the feedback matrix [*units, C] of `seed`: uniform, with the spread of torch's own linear layers.
 
@@ -50,14 +54,14 @@ class RandomSignal(Signal):
 
     def matrix(self, units: torch.Size, like: Tensor) -> Tensor:
         """Return B [*units, C] on the device and in the dtype of `like` [B, C]."""
-        if self.feedback is None or self.feedback.shape[:-1] != units:
+        if self.feedback is None or self.feedback.shape != (*units, like.shape[-1]):
             self.feedback = fixed_feedback(units, like.shape[-1], self.seed)
         self.feedback = self.feedback.to(like.device)
         return self.feedback.to(like.dtype)
 
-    def respond(self, error: Tensor, spikes: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return B e."""
-        return broadcast_error(error, self.matrix(spikes.shape[1:], error)), ()
+        return broadcast_error(error, self.matrix(seen.shape[1:], error)), ()
 
 
 class TargetSignal(RandomSignal):
@@ -68,10 +72,35 @@ class TargetSignal(RandomSignal):
     torch.Size([1, 3])
     """
 
-    def respond(self, error: Tensor, spikes: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return -B y / n."""
-        target = as_values(target_of(hub), error.shape[-1], error.dtype)
-        return project_target(target, self.matrix(spikes.shape[1:], error)), ()
+        return project_target(shown_values(hub, error), self.matrix(seen.shape[1:], error)), ()
+
+
+def shown_values(hub: SignalHub, error: Tensor) -> Tensor:
+    """Return the target as one number per output, for errors [B, C]; raise SignalError when it is not [B] or [B, C].
+
+    >>> hub = SignalHub(); hub.target = torch.tensor([1])
+    >>> shown_values(hub, torch.zeros(1, 2))
+    tensor([[0., 1.]])
+    """
+    target = target_of(hub)
+    values = as_values(target.to(error.device), error.shape[-1], error.dtype)
+    if values.shape != error.shape:
+        raise SignalError(
+            f"this rule projects the target, and the one shown is {list(target.shape)} {target.dtype} for outputs "
+            f"{list(error.shape)}: write labels [B], or one number per output [B, C]"
+        )
+    return values
+
+
+def refuse_places(seen: Tensor, name: str) -> None:
+    """Raise SignalError for units at several places [B, ..., O]: a readout's weights say nothing of places."""
+    if seen.dim() != 2:
+        raise SignalError(
+            f"signal={name!r} stands for the weights of a readout, one number per unit [B, O], and the block sends "
+            f"{list(seen.shape)}; write signal='random', which draws a number for every unit at every place"
+        )
 
 
 class SymmetricSignal(Signal):
@@ -88,8 +117,9 @@ class SymmetricSignal(Signal):
         super().__init__(hub)
         self.readout = (readout,)  # in a tuple: it is the network's module, not a part of this one
 
-    def respond(self, error: Tensor, spikes: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return W_out^T e."""
+        refuse_places(seen, "symmetric")
         weight = self.readout[0].weight
         assert isinstance(weight, Tensor)
         return broadcast_error(error, weight.detach().T), ()
@@ -99,8 +129,9 @@ class AdaptiveSignal(Signal):
     """u = B e with a learned B [units, C], whose gradient is that of the transposed readout weights.
 
     `units`, `outputs` its sizes; `leak` the readout's own transition, None for a static one: the spikes are filtered by
-    it as the readout's trace is. Add the parameter to the optimizer with weight decay, and B and W_out^T become one
-    (Kolen and Pollack 1994, doi:10.1109/ICNN.1994.374486). `OnlineLearner` adds it by itself.
+    it as the readout's trace is. Add the parameter to the optimizer with weight decay, and where the block feeds the
+    readout B and W_out^T become one (Kolen and Pollack 1994, doi:10.1109/ICNN.1994.374486). `OnlineLearner` adds it by
+    itself. `values` K of [B, units].
 
     >>> signal = AdaptiveSignal(SignalHub(), 3, 2, 7, None)
     >>> u, (gradient,) = signal.respond(torch.ones(1, 2), torch.ones(1, 3), signal.hub); gradient.shape
@@ -108,7 +139,7 @@ class AdaptiveSignal(Signal):
     """
 
     transient: tuple[str, ...] = ("values",)
-    values: Tensor | None = None
+    values: tuple[Tensor, ...] | None = None
 
     def __init__(self, hub: SignalHub, units: int, outputs: int, seed: int, leak: LeakTransition | None) -> None:
         super().__init__(hub)
@@ -116,33 +147,28 @@ class AdaptiveSignal(Signal):
         self.feedback = nn.Parameter(drawn.to(torch.get_default_dtype()))
         self.leak = leak
 
-    def emit(self, spikes: Tensor) -> Tensor:
-        """Take the spikes into the readout's trace of them, and offer them."""
-        if self.leak is not None:
-            now = spikes.detach()
-            if self.values is None:
-                self.values = now.new_zeros((now.shape[0], len(self.leak.drive), *now.shape[1:]))
-            kept = self.values.transpose(0, 1).contiguous()
-            self.values = advance_leak_trace_(kept, now, self.leak).transpose(0, 1)
-        return super().emit(spikes)
+    def observe(self, spikes: Tensor) -> Tensor:
+        """Return the readout's trace of the spikes [B, units], this step in it; a static readout has none."""
+        refuse_places(spikes, "adaptive")
+        if self.leak is None:
+            return spikes
+        before = (torch.zeros_like(spikes),) * len(self.leak.drive) if self.values is None else self.values
+        values = advance_leak_trace_(torch.stack(before), spikes, self.leak)
+        self.values = values.unbind()
+        return read_leak_trace(values, self.leak)
 
-    def respond(self, error: Tensor, spikes: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return B e, and the gradient of B."""
-        filtered = spikes if self.leak is None else self._filtered()
-        gradient = filtered.to(error.dtype).T @ error
+        gradient = seen.to(error.dtype).T @ error
         return broadcast_error(error, self.feedback.detach()), (gradient.to(self.feedback.dtype),)
-
-    def _filtered(self) -> Tensor:
-        assert self.values is not None
-        assert self.leak is not None
-        return read_leak_trace(self.values.transpose(0, 1), self.leak)
 
 
 class LocalReadoutSignal(Signal):
-    """u = dl(G s, y)/ds for a readout G [C, D] of the block's own; maps of spikes are pooled to a 4 by 4 grid first.
+    """u = dl(G s, y)/ds for a readout G [C, D] of the block's own, which sees the spikes pooled.
 
-    `features` D after pooling; `outputs` C; `kind` random, trained or sinusoid; `loss` one of
-    `snnlearn.functional.signals.LOCAL_LOSSES`; `seed` of the drawn ones. A trained G has the gradient of the same loss.
+    `features` D after pooling; `outputs` C; `kind` random, trained, sinusoid or square; `loss` one of
+    `snnlearn.functional.signals.LOCAL_LOSSES`; `seed` of the drawn ones; `units_last` as in `pooled`. A trained G has
+    the gradient of the same loss.
 
     >>> hub = SignalHub(); hub.target = torch.tensor([1])
     >>> signal = LocalReadoutSignal(hub, 3, 2, "random", "cross_entropy", 7)
@@ -150,35 +176,45 @@ class LocalReadoutSignal(Signal):
     torch.Size([1, 3])
     """
 
-    def __init__(self, hub: SignalHub, features: int, outputs: int, kind: str, loss: str, seed: int) -> None:
+    def __init__(
+        self, hub: SignalHub, features: int, outputs: int, kind: str, loss: str, seed: int, units_last: bool = False
+    ) -> None:
         super().__init__(hub)
-        self.kind, self.loss = kind, loss
-        drawn = fixed_feedback(torch.Size([features]), outputs, seed).T.contiguous()
-        head = sinusoids(outputs, features) if kind == "sinusoid" else drawn.to(torch.get_default_dtype())
+        self.kind, self.loss, self.units_last = kind, loss, units_last
+        if kind in ("sinusoid", "square"):
+            head = sinusoids(outputs, features, square=kind == "square")
+        else:
+            drawn = fixed_feedback(torch.Size([features]), outputs, seed).T.contiguous()
+            head = drawn.to(torch.get_default_dtype())
         if kind == "trained":
             self.head = nn.Parameter(head)
         else:
             self.register_buffer("head", head, persistent=False)
 
-    def respond(self, error: Tensor, spikes: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the gradient of the block's own loss, for its spikes and for a trained G."""
-        target = target_of(hub)
+        target = target_of(hub).to(seen.device)
         with torch.enable_grad():
-            leaf, head = spikes.detach().requires_grad_(), self.head.detach().requires_grad_()
-            value = local_loss(F.linear(pooled(leaf), head.to(leaf.dtype)), target, self.loss)
+            leaf, head = seen.detach().requires_grad_(), self.head.detach().requires_grad_()
+            output = F.linear(pooled(leaf, self.units_last), head.to(leaf.dtype))
+            value = local_loss(output, target, self.loss)
             signal, by_head = torch.autograd.grad(value, [leaf, head])
         return signal, (by_head,) if self.kind == "trained" else ()
 
 
-def pooled(spikes: Tensor) -> Tensor:
+def pooled(spikes: Tensor, units_last: bool = False) -> Tensor:
     """Return spikes [B, D] as they are, and maps [B, C, ...] averaged over a grid of 4 per dimension, flattened.
 
-    >>> pooled(torch.zeros(2, 3, 8, 8)).shape
-    torch.Size([2, 48])
+    With `units_last` the places of [B, ..., O] are averaged to [B, O].
+
+    >>> pooled(torch.zeros(2, 3, 8, 8)).shape, pooled(torch.zeros(2, 5, 3), units_last=True).shape
+    (torch.Size([2, 48]), torch.Size([2, 3]))
     """
     places = spikes.dim() - 2
     if places == 0:
         return spikes
+    if units_last:
+        return spikes.flatten(1, -2).mean(1)
     pool = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[places - 1]
     return pool(spikes, GRID).flatten(1)
 
@@ -206,7 +242,7 @@ class NoiseSignal(Signal):
         """Offer the spikes and return them with noise."""
         sent = super().emit(spikes)
         self.drawn += 1
-        generator = torch.Generator().manual_seed((self.seed << 32) + self.drawn)
+        generator = torch.Generator().manual_seed((self.seed * STREAM + self.drawn) % 2**63)
         self.noise = torch.randn(sent.shape, generator=generator).to(sent) * self.scale
         return sent + self.noise
 
@@ -220,7 +256,7 @@ class NoiseSignal(Signal):
         )
         self.noise = None
 
-    def respond(self, error: Tensor, spikes: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return M^T e."""
         assert self.estimate is not None
         return broadcast_error(error, self.estimate.movedim(0, -1)), ()
@@ -242,15 +278,20 @@ class RewardSignal(Signal):
     tensor([[-2., -2., -2.]])
     """
 
-    def respond(self, error: Tensor, spikes: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return -r / n for every unit."""
         if hub.reward is None:
             raise SignalError(
                 "this rule learns from a reward and none was shown; call show_reward(net, r) with one number per "
                 "sample [B] before backward, or pass reward=r to OnlineLearner.step"
             )
-        reward = hub.reward.to(device=spikes.device, dtype=spikes.dtype).reshape(-1, *(1,) * (spikes.dim() - 1))
-        return (-reward / spikes.shape[0]).expand(spikes.shape), ()
+        reward = hub.reward.to(device=seen.device, dtype=seen.dtype)
+        if reward.dim() > 1 or reward.numel() not in (1, seen.shape[0]):
+            raise SignalError(
+                f"the reward shown is {list(reward.shape)} for a batch of {seen.shape[0]}: write one number per sample "
+                f"[{seen.shape[0]}], or one for all"
+            )
+        return (-reward.reshape(-1, *(1,) * (seen.dim() - 1)) / seen.shape[0]).expand(seen.shape), ()
 
 
 __all__ = [
@@ -263,4 +304,6 @@ __all__ = [
     "TargetSignal",
     "fixed_feedback",
     "pooled",
+    "refuse_places",
+    "shown_values",
 ]

@@ -3,7 +3,8 @@
 A block under such a signal hands its spikes on without their graph, so nothing comes back to it from above; it offers
 them to the `SignalHub` of the network instead. The hub joins all spikes to the network's output, as a node that leaves
 the value alone and in backward gives each block its own signal, made from the output's error and from what the network
-was shown.
+was shown. A signal made from the target, a reward or a readout of the block's own does not see the network's loss: what
+the loop divides, scales or leaves out there changes the readout's gradient alone.
 """
 
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snnlearn.functional.eligibility import refuse_second_order
 from snnlearn.nn.state import Stateful
 
 
@@ -21,7 +23,8 @@ class SignalError(RuntimeError):
 class SignalHub:
     """Where the blocks of one network offer their spikes, and where target and reward are shown.
 
-    `join` is a forward hook of the network: it returns the output with every offered spike joined to it.
+    `begin` and `join` are hooks around the network's forward: `join` returns the output with every offered spike joined
+    to it.
 
     >>> SignalHub().target is None
     True
@@ -31,6 +34,19 @@ class SignalHub:
         self.target: Tensor | None = None
         self.reward: Tensor | None = None
         self.offered: dict[int, tuple[Signal, Tensor]] = {}
+
+    def begin(self, _module: nn.Module, _inputs: Any) -> None:
+        """Forget what a forward that failed had offered."""
+        self.offered = {}
+
+    def offer(self, signal: "Signal", spikes: Tensor) -> None:
+        """Note a block's spikes [B, *units] of the step; raise SignalError where those of a step before still wait."""
+        if id(signal) in self.offered:
+            raise SignalError(
+                "a block ran twice before the network's output was made, so one of its steps would get no learning "
+                "signal: call the module that the rule was attached to as a whole, and give each block one place in it"
+            )
+        self.offered[id(signal)] = (signal, spikes)
 
     def join(self, _module: nn.Module, _inputs: Any, output: Any) -> Any:
         """Return the network's output [B, C] joined to what was offered; raise TypeError for another output."""
@@ -43,12 +59,12 @@ class SignalHub:
                 f"the network's output is {got}, and a broadcast signal reads one number per sample and output "
                 f"[B, C]; return a tensor [B, C], or attach a rule with signal='spatial'"
             )
-        signals = [signal for signal, _ in offered]
+        signals, spikes = [signal for signal, _ in offered], [spike for _, spike in offered]
+        seen = [signal.observe(spike.detach()) for signal, spike in offered]
         for signal in signals:
             signal.see_output(output.detach())
-        spikes = [spike for _, spike in offered]
         parameters = [parameter for signal in signals for parameter in signal.parameters()]
-        return Join.apply(self, signals, output, *spikes, *parameters)
+        return Join.apply(self, signals, seen, output, *spikes, *parameters)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return attributes for copies and pickles, without what was offered in this step."""
@@ -59,28 +75,41 @@ class Join(torch.autograd.Function):
     """The output, unchanged; in backward each spike gets its block's signal."""
 
     @staticmethod
-    def forward(ctx: Any, hub: SignalHub, signals: "list[Signal]", output: Tensor, *rest: Tensor) -> Tensor:
-        """Return the output [B, C]."""
+    def forward(
+        ctx: Any, hub: SignalHub, signals: "list[Signal]", seen: list[Tensor], output: Tensor, *_joined: Tensor
+    ) -> Tensor:
+        """Return the output [B, C]; `seen` is what each signal observed at this step."""
         ctx.hub, ctx.signals = hub, signals
-        ctx.save_for_backward(*rest[: len(signals)])
+        ctx.save_for_backward(*seen)
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the error for the output, and the signals of the blocks."""
-        answers = [
-            signal.respond(error, spikes, ctx.hub)
-            for signal, spikes in zip(ctx.signals, ctx.saved_tensors, strict=True)
-        ]
-        parameters = [gradient for _, gradients in answers for gradient in gradients]
-        return None, None, error, *(answer for answer, _ in answers), *parameters
+        """Return the error for the output, the signals of the blocks, and the gradients of the signals' parameters."""
+        refuse_second_order("a learning signal of a block's own")
+        by_spikes: list[Tensor | None] = []
+        by_parameter: list[Tensor | None] = []
+        needs = list(ctx.needs_input_grad[4:])
+        with torch.autocast(error.device.type, enabled=False):
+            for number, (signal, seen) in enumerate(zip(ctx.signals, ctx.saved_tensors, strict=True)):
+                own = len(list(signal.parameters()))
+                start = len(ctx.signals) + len(by_parameter)
+                if needs[number] or any(needs[start : start + own]):
+                    wide = error.to(torch.promote_types(error.dtype, seen.dtype))
+                    answer, gradients = signal.respond(wide, seen, ctx.hub)
+                else:
+                    answer, gradients = None, (None,) * own
+                by_spikes.append(answer)
+                by_parameter.extend(gradients)
+        return None, None, None, error, *by_spikes, *by_parameter
 
 
 class Signal(Stateful):
     """Base of a block's own learning signal; `hub` the one of its network.
 
-    A subclass gives `respond(error, spikes, hub)`: the signal [B, *units] for error dL/do [B, C] and spikes [B, *units]
-    of the step, and a gradient for each of its own parameters.
+    A subclass gives `respond(error, seen, hub)`: the signal [B, *units] for error dL/do [B, C], and a gradient for each
+    of its own parameters. `seen` is what `observe` made of the step's spikes: the spikes themselves, unless a subclass
+    filters them.
 
     >>> Signal(SignalHub()).emit(torch.ones(1, 2))
     tensor([[1., 1.]])
@@ -94,15 +123,19 @@ class Signal(Stateful):
 
     def emit(self, spikes: Tensor) -> Tensor:
         """Offer the spikes [B, *units] to the hub and return what goes on to the next layer, without their graph."""
-        self.hub.offered[id(self)] = (self, spikes)
+        self.hub.offer(self, spikes)
         return spikes.detach()
+
+    def observe(self, spikes: Tensor) -> Tensor:
+        """Return what the signal is made from at this step, for the step's spikes [B, *units]."""
+        return spikes
 
     def see_output(self, output: Tensor) -> None:
         """Look at the network's output [B, C] of the step."""
 
-    def respond(self, error: Tensor, spikes: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the signal and the gradients of this module's parameters."""
-        raise TypeError(f"{type(self).__name__} must define respond(error, spikes, hub)")
+        raise TypeError(f"{type(self).__name__} must define respond(error, seen, hub)")
 
 
 def target_of(hub: SignalHub) -> Tensor:

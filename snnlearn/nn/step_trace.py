@@ -25,7 +25,7 @@ class StepTrace(ClockedTrace):
     """Eligibilities of one block, fed with a whole step at a time: a `StepSource` of `snnlearn.functional.traced_step`.
 
     `name` what errors call the block; `filter` a further filter of every eligibility, None for none; `has_bias`
-    whether the connection has one; `mean_decay` makes the relay the leaky mean of ds/dy with that decay. A subclass
+    whether the connection has one; `mean_leak` makes the relay the leaky mean of ds/dy with that leak. A subclass
     keeps the eligibility of the weights: `start_weights`, `advance_weights` and `weight_gradients`. `parameter_values`
     has [K, B, ..., O] for each parameter of the neuron, which follows the neuron's own Jacobian. Raises StaleTraceError
     on a wrong order of steps, StateShapeError when shapes change in mid-sequence.
@@ -45,10 +45,10 @@ class StepTrace(ClockedTrace):
         name: str = "this block",
         filter: LeakTransition | None = None,
         has_bias: bool = True,
-        mean_decay: float | None = None,
+        mean_leak: LeakTransition | None = None,
     ) -> None:
         super().__init__(name)
-        self.filter, self.has_bias, self.mean_decay = filter, has_bias, mean_decay
+        self.filter, self.has_bias, self.mean_leak = filter, has_bias, mean_leak
         self.mean_values: Tensor | None = None
         self.mean_counts: Tensor | None = None
         self.gate: Tensor | None = None
@@ -130,18 +130,19 @@ class StepTrace(ClockedTrace):
 
     def _gate(self, spike_input: Tensor) -> Tensor:
         """Return ds/dy of the step, or its leaky mean."""
-        if self.mean_decay is None:
+        if self.mean_leak is None:
             return spike_input
         if self.mean_values is None or self.mean_counts is None:
             self.mean_values = torch.zeros_like(spike_input)[None]
             self.mean_counts = spike_input.new_zeros((1, spike_input.shape[0]))
-        mean, count = advance_mean_gate(self.mean_values[0], self.mean_counts[0], spike_input, self.mean_decay)
+        decay = self.mean_leak.transition[0][0]
+        mean, count = advance_mean_gate(self.mean_values[0], self.mean_counts[0], spike_input, decay)
         self.mean_values, self.mean_counts = mean[None], count[None]
         return mean
 
     def relay(self, tick: int, spike_input: Tensor) -> Tensor:
         """Return ds/dy [B, *units], or its leaky mean, which belongs to the step at `tick` alone."""
-        if self.mean_decay is None:
+        if self.mean_leak is None:
             return spike_input
         self.check(tick)
         assert self.gate is not None

@@ -88,9 +88,9 @@ class FilteredTrace(SynapticTrace):
         filter: LeakTransition | None,
         name: str = "this block",
         has_bias: bool = True,
-        mean_decay: float | None = None,
+        mean_leak: LeakTransition | None = None,
     ) -> None:
-        super().__init__(name, filter, has_bias, mean_decay)
+        super().__init__(name, filter, has_bias, mean_leak)
         self.leak = leak
 
     def extra_repr(self) -> str:

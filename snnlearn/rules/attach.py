@@ -1,12 +1,14 @@
 """Attach a rule to a network: the one place where a rule meets modules."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
 from snnlearn.nn.block import Readout
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.norm_trace import norm_trace_for
 from snnlearn.nn.probe import refuse_mixing
 from snnlearn.nn.rate import RateRegulariser
 from snnlearn.nn.signal_hub import Signal, SignalHub
@@ -14,7 +16,7 @@ from snnlearn.nn.state import reset
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.rules.axes import LearningRule
 from snnlearn.rules.legality import RuleChoiceError
-from snnlearn.rules.report import AttachReport
+from snnlearn.rules.report import AttachReport, notes_of
 from snnlearn.rules.rows import rows_of
 from snnlearn.rules.wiring import (
     SEEDS_PER_RULE,
@@ -59,21 +61,24 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
     for module in net.modules():
         if isinstance(module, Neuron):
             module.carry_graph = not rule.online
-        hooks = module._forward_hooks
-        for key in [k for k, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), SignalHub)]:
-            del hooks[key]
+        hooks: tuple[dict[int, Any], ...] = (module._forward_hooks, module._forward_pre_hooks)
+        for held in hooks:
+            for key in [k for k, hook in held.items() if isinstance(getattr(hook, "__self__", None), SignalHub)]:
+                del held[key]
     for place, trace, signal in zip(places, traces, signals, strict=True):
         block = place.block
         block.connection.hold_trace(trace)
         block.connection.train(block.connection.training)
+        block.hold_norm_trace(norm_trace_for(block.norm, trace))
         block.signal = signal
         block.rate = _rate(place, rule)
         block.shows_membrane = rule.transition == "ratio"
     _set_feedback(net, places, rule)
     if any(signals):
+        net.register_forward_pre_hook(hub.begin)
         net.register_forward_hook(hub.join)
     reset(net)
-    return AttachReport(rule.name, tuple(rows_of(net, places, rule)))
+    return AttachReport(rule.name, tuple(rows_of(net, places, rule)), notes_of(net) if rule.online else ())
 
 
 def _rate(place: Place, rule: LearningRule) -> RateRegulariser | None:

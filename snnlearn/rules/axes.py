@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalHead:
-    """A readout of the block's own: `kind` random, trained or sinusoid; `loss` cross_entropy, mse or smooth_l1.
+    """A readout of the block's own: `kind` random, trained, sinusoid, square; `loss` cross_entropy, mse, smooth_l1.
 
     >>> LocalHead(kind="trained").loss
     'cross_entropy'
@@ -36,12 +36,20 @@ class LocalHead:
 class NoiseEstimate:
     """How the noise signal estimates do/ds: `scale` of the noise added to the spikes, `momentum` of the running mean.
 
+    Raises RuleChoiceError for a scale that is not above 0 or a momentum outside [0, 1).
+
     >>> NoiseEstimate().momentum
     0.99
     """
 
     scale: float = 0.1
     momentum: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not (0 < self.scale < float("inf")):
+            raise RuleChoiceError(f"scale={self.scale!r}: the noise has a finite spread above 0; write scale=0.1")
+        if not 0 <= self.momentum < 1:
+            raise RuleChoiceError(f"momentum={self.momentum!r}: it lies in 0 .. 1, below 1; write momentum=0.99")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +79,7 @@ class LearningRule:
     last (the last `learn_steps`), random (`learn_steps` drawn anew for every sequence), poisson (each step with
     probability 1 / `learn_steps`).
 
+    `window` (steps, with through_time alone) how far autograd goes back before the graph is cut; None: all the way.
     `trace_decay` in place of the neuron's own leak (transition leak, or storage rank_one); `filter_decay` in place of
     the filter's (two numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of
     S-TLLR; `head`, `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError for a
@@ -99,6 +108,7 @@ class LearningRule:
     noise: NoiseEstimate | None = None
     rate: RateTarget | None = None
     seed: int = 0
+    window: int | None = None
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -118,6 +128,7 @@ class LearningRule:
                 head=None if self.head is None else (self.head.kind, self.head.loss),
                 has_noise=self.noise is not None,
                 has_rate=self.rate is not None,
+                window=self.window,
             )
         )
 

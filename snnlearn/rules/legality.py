@@ -26,7 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """Every choice on every axis."""
 
-HEADS = ("random", "trained", "sinusoid")
+HEADS = ("random", "trained", "sinusoid", "square")
 SYNONYMS = {"direct": "random", "dfa": "random", "feedback_alignment": "alignment", "drtp": "target", "full": "local"}
 
 
@@ -52,6 +52,7 @@ class Point:
     head: tuple[str, str] | None
     has_noise: bool
     has_rate: bool
+    window: int | None = None
 
 
 def check(point: Point) -> None:
@@ -65,7 +66,7 @@ def check(point: Point) -> None:
     """
     for axis, choices in CHOICES.items():
         _check_spelling(axis, getattr(point, axis), choices)
-    for checks in (_storage, _filters, _signals, _schedule, _numbers):
+    for checks in (_storage, _filters, _signals, _schedule, _window, _numbers):
         for problem in checks(point):
             raise RuleChoiceError(problem)
 
@@ -156,6 +157,19 @@ def _schedule(point: Point) -> Iterator[str]:
         yield f"learn_on={point.learn_on!r} with transition='through_time': give the loss last_steps instead"
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         yield f"learn_on={point.learn_on!r} with learn_steps={steps!r}: a whole number of steps from 1; write 5"
+
+
+def _window(point: Point) -> Iterator[str]:
+    window = point.window
+    if window is None:
+        return
+    if not isinstance(window, int) or isinstance(window, bool) or window < 1:
+        yield f"window={window!r}: a whole number of steps, at least 1; write window=10"
+    if point.transition != "through_time":
+        yield (
+            f"window={window} with transition={point.transition!r}: only a graph that is kept through time is cut into "
+            f"windows; write transition='through_time', or window=None"
+        )
 
 
 def _numbers(point: Point) -> Iterator[str]:

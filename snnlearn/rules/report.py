@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torch import nn
+
 
 @dataclass(frozen=True)
 class ReportRow:
@@ -24,7 +26,7 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class AttachReport:
-    """The rows of `rule.attach(net)`; print it to see the table.
+    """The rows of `rule.attach(net)`, and `notes` on parts without a parameter; print it to see the table.
 
     >>> print(AttachReport("SLTT", (ReportRow("w", "none", True, "BPTT", "static"),)))
     SLTT  parameter  trace  gradient  of    because
@@ -33,6 +35,7 @@ class AttachReport:
 
     rule: str
     rows: tuple[ReportRow, ...]
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[ReportRow]:
         """Iterate over the rows."""
@@ -51,7 +54,7 @@ class AttachReport:
         return tuple(row for row in self.rows if not row.exact)
 
     def __str__(self) -> str:
-        """Return the table as text."""
+        """Return the table and the notes as text."""
         head = (self.rule, "parameter", "trace", "gradient", "of", "because")
         body = [
             ("", row.parameter, row.trace, "exact" if row.exact else "approximate", row.yardstick, row.why)
@@ -61,7 +64,17 @@ class AttachReport:
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in (head, *body)
         ]
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join([*(line.rstrip() for line in lines), *(f"note: {note}" for note in self.notes)])
 
 
-__all__ = ["AttachReport", "ReportRow"]
+def notes_of(net: nn.Module) -> tuple[str, ...]:
+    """Return what the modules of `net` have to say in a report, by their `report_note`, each with its name.
+
+    >>> notes_of(nn.Linear(1, 1))
+    ()
+    """
+    notes = ((name, module, getattr(module, "report_note", None)) for name, module in net.named_modules())
+    return tuple(f"{name or type(module).__name__}: {note}" for name, module, note in notes if isinstance(note, str))
+
+
+__all__ = ["AttachReport", "ReportRow", "notes_of"]

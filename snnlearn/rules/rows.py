@@ -3,20 +3,21 @@
 from collections.abc import Iterator, Sequence
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.factored_trace import FactoredTrace, RankOneTrace, RatioTrace
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.norm_trace import NormTrace
 from snnlearn.nn.probe import caveats_of, leak_of
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.rules.axes import LearningRule
+from snnlearn.rules.norms import AFFINE_WHY, FROZEN_WHY, is_frozen, norm_caveats
 from snnlearn.rules.report import ReportRow
 from snnlearn.rules.wiring import Place, filter_source, is_linear_leak
-from snnlearn.rules.yardsticks import CUT_ALL, CUT_BEYOND, CUT_LATER, FULL, NOTHING, RECURRENT_CUT
+from snnlearn.rules.yardsticks import CUT_ALL, CUT_BEYOND, CUT_LATER, CUT_WINDOWS, FULL, NOTHING, RECURRENT_CUT
 
 EXACT_WHY = "one constant decay for the layer is the neuron's whole memory"
 JACOBIAN_WHY = "the neuron's own Jacobian is followed, reset included"
@@ -50,6 +51,8 @@ def rows_of(net: nn.Module, places: Sequence[Place], rule: LearningRule) -> Iter
 def _row(name: str, role: str, place: Place | None, places: Sequence[Place], rule: LearningRule) -> ReportRow:
     if role == "signal":
         return ReportRow(name, "none", False, NOTHING, "part of the learning signal: it learns by its own rule")
+    if rule.window is not None:
+        return ReportRow(name, "none", True, CUT_WINDOWS, f"autograd through windows of {rule.window} steps")
     if not rule.online:
         return ReportRow(name, "none", True, FULL, "autograd through the whole sequence")
     replaced = _replaced(role, place, places, rule)
@@ -59,6 +62,10 @@ def _row(name: str, role: str, place: Place | None, places: Sequence[Place], rul
         return ReportRow(name, "none", exact, CUT_ALL if exact else NOTHING, why if exact else "; ".join(replaced))
     if role == "readout":
         return ReportRow(name, "none", True, FULL, "static readout: it remembers nothing")
+    norm_trace = None if place is None else place.block._modules.get("norm_trace")
+    if role == "norm" and place is not None and isinstance(norm_trace, NormTrace):
+        caveats = _leak_caveats(place.block, norm_trace, rule)
+        return _judged(name, _decays(norm_trace.leak.transition), AFFINE_WHY, caveats, replaced, CUT_LATER)
     if place is None or role == "norm":
         return ReportRow(name, "none", False, FULL, UNTRACED["norm" if role == "norm" else role])
     trace = place.block.connection.trace
@@ -130,9 +137,7 @@ def _trace_in_words(place: Place, rule: LearningRule) -> tuple[str, str, list[st
         factors = "one factor per input and one per unit stand for the eligibility of each synapse"
         return "rank one", factors, [factors]
     assert isinstance(trace, TraceBuffer | FactoredTrace)
-    caveats = [*caveats_of(block.neuron), *_norm_caveats(block.norm)]
-    if rule.trace_decay is not None and trace.leak != leak_of(block.neuron):
-        caveats.append(f"the rule's own decay {rule.trace_decay:g} stands for the leak of the neuron")
+    caveats = [*_leak_caveats(block, trace, rule), *norm_caveats(block)]
     if isinstance(trace, FactoredTrace):
         if trace.post is not None and (trace.post.acausal != 0 or trace.post.causal != 1):
             caveats.append("a post-synaptic trace joins the gradient")
@@ -140,9 +145,16 @@ def _trace_in_words(place: Place, rule: LearningRule) -> tuple[str, str, list[st
             caveats.append(
                 "the filter acts on the trace of the input, though it belongs to each unit's own eligibility"
             )
-        if trace.mean_decay is not None:
+        if trace.mean_leak is not None:
             caveats.append("the leaky mean of ds/dy stands for ds/dy")
-    return _decays(trace.leak.transition), EXACT_WHY, caveats
+    return _decays(trace.leak.transition), FROZEN_WHY if is_frozen(block) else EXACT_WHY, caveats
+
+
+def _leak_caveats(block: ETBlock, trace: TraceBuffer | FactoredTrace, rule: LearningRule) -> list[str]:
+    caveats = caveats_of(block.neuron)
+    if rule.trace_decay is not None and trace.leak != leak_of(block.neuron):
+        caveats = [*caveats, f"the rule's own decay {rule.trace_decay:g} stands for the leak of the neuron"]
+    return caveats
 
 
 def _decays(transition: tuple[tuple[float, ...], ...]) -> str:
@@ -171,16 +183,8 @@ def _relay_caveats(place: Place, places: Sequence[Place]) -> list[str]:
     hidden = [p.block for p in places if not p.is_readout]
     above = hidden[hidden.index(place.block) + 1 :] if place.block in hidden else []
     traces = [block.connection.trace for block in above]
-    averaged = any(isinstance(trace, StepTrace) and trace.mean_decay is not None for trace in traces)
+    averaged = any(isinstance(trace, StepTrace) and trace.mean_leak is not None for trace in traces)
     return ["the blocks above relay the leaky mean of ds/dy"] if averaged else []
-
-
-def _norm_caveats(norm: nn.Module | None) -> list[str]:
-    if norm is None or isinstance(norm, nn.Identity):
-        return []
-    if isinstance(norm, _BatchNorm):
-        return ["batch statistics tie the samples of a step together (exact only while the norm stays in eval())"]
-    return [f"{type(norm).__name__} between weights and neuron changes with the step, the trace does not"]
 
 
 def _owners(net: nn.Module) -> dict[str, tuple[str, ETBlock | None]]:

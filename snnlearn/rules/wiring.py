@@ -139,21 +139,35 @@ def leak_for(block: ETBlock, rule: LearningRule) -> LeakTransition:
 
 
 def trace_for(place: Place, places: Sequence[Place], rule: LearningRule) -> TraceBuffer | StepTrace | None:
-    """Return the trace of one block under `rule`, None for none."""
+    """Return the trace of one block under `rule`, None for none; it keeps up with a leak that is learned."""
+    trace = _made(place, places, rule)
+    has_leak = isinstance(trace, FactoredTrace | FilteredTrace | RankOneTrace | TraceBuffer)
+    if trace is not None and has_leak and rule.transition != "none" and rule.trace_decay is None:
+        trace.follow("leak", place.block.neuron)
+    if isinstance(trace, StepTrace):
+        if trace.mean_leak is not None:
+            trace.follow("mean_leak", place.block.neuron)
+        source = filter_source(place, places, rule)
+        if trace.filter is not None and rule.filter_decay is None and source is not None:
+            trace.follow("filter", source.neuron)
+    return trace
+
+
+def _made(place: Place, places: Sequence[Place], rule: LearningRule) -> TraceBuffer | StepTrace | None:
     block, name = place.block, place.name or "the block"
     bias = block.connection.bias is not None
     if not rule.online or (rule.transition == "none" and rule.signal != "alignment"):
         return None
     further = filter_for(place, places, rule)
     averaged = rule.relay == "mean" and not place.is_readout and (further is not None or rule.trace_filter == "none")
-    mean_decay = leak_of(block.neuron).transition[0][0] if averaged else None
+    mean_leak = leak_of(block.neuron) if averaged else None
     if rule.transition == "local" and rule.storage == "rank_one":
         return RankOneTrace(leak_for(block, rule), rule.forgetting, name, bias)
     if rule.transition == "local":
-        return SynapticTrace(name, further, bias, mean_decay)
+        return SynapticTrace(name, further, bias, mean_leak)
     leak = leak_for(block, rule)
     if rule.storage == "synaptic":
-        return FilteredTrace(leak, further, name, bias, mean_decay)
+        return FilteredTrace(leak, further, name, bias, mean_leak)
     if rule.transition == "ratio":
         is_first = place.block is places[0].block
         if isinstance(block.connection, ETRecurrent) and not is_first:
@@ -166,13 +180,13 @@ def trace_for(place: Place, places: Sequence[Place], rule: LearningRule) -> Trac
                 f"{rule.name} decays a trace by one membrane per sending neuron, and the {type(block.neuron).__name__} "
                 f"of {name!r} has {len(leak.drive)} hidden values that decay; take LIF(), or attach OTTT()"
             )
-        ratio = RatioTrace(leak, name, None, bias, mean_decay)
+        ratio = RatioTrace(leak, name, None, bias, mean_leak)
         ratio.is_first = is_first
         return ratio
     post = None if place.is_readout else rule.post
     learned = next(block.neuron.parameters(), None) is not None and not has_norm(block)
-    plain = further is None and mean_decay is None and post is None and rule.signal != "alignment" and not learned
-    return TraceBuffer(leak, name) if plain else FactoredTrace(leak, name, further, bias, mean_decay, post)
+    plain = further is None and mean_leak is None and post is None and rule.signal != "alignment" and not learned
+    return TraceBuffer(leak, name) if plain else FactoredTrace(leak, name, further, bias, mean_leak, post)
 
 
 def has_norm(block: ETBlock) -> bool:
@@ -213,17 +227,17 @@ def signal_for(
         estimate = rule.noise or NoiseEstimate()
         return NoiseSignal(hub, estimate.scale, estimate.momentum, seed)
     outputs, readout = readout_of(net, places)
-    device = block.connection.effective_weight().device
+    like = block.connection.effective_weight().detach()
     if rule.signal == "symmetric":
         return SymmetricSignal(hub, _direct_readout(place, readout, rule))
     if rule.signal == "adaptive":
         leaky = [p.block for p in places if p.is_readout and not p.block.neuron.spiking]
         units = _dense_units(place, rule)
-        return AdaptiveSignal(hub, units, outputs, seed, leak_of(leaky[-1].neuron) if leaky else None).to(device)
+        return AdaptiveSignal(hub, units, outputs, seed, leak_of(leaky[-1].neuron) if leaky else None).to(like)
     head = rule.head or LocalHead()
     shape = block.connection.unit_shape
     features = shape[0] * GRID ** (len(shape) - 1)
-    return LocalReadoutSignal(hub, features, outputs, head.kind, head.loss, seed).to(device)
+    return LocalReadoutSignal(hub, features, outputs, head.kind, head.loss, seed, is_dense(block)).to(like)
 
 
 def readout_of(net: nn.Module, places: Sequence[Place]) -> tuple[int, nn.Module]:

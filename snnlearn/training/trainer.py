@@ -14,10 +14,12 @@ from torch import Tensor
 
 from snnlearn.data import StepTargets
 from snnlearn.engine import NonFiniteError, OnlineLearner, SequenceResult
+from snnlearn.rules import FPTT
 from snnlearn.training.batches import Batches, Targets
 from snnlearn.training.board import Board
 from snnlearn.training.checkpoint import FOLDER, load_checkpoint, random_states, restore_random_states, save_checkpoint
 from snnlearn.training.errors import Interrupted, TrainingError
+from snnlearn.training.fidelity_watch import FidelityWatch
 from snnlearn.training.interrupt import StopRequest
 from snnlearn.training.metrics import MetricLog, Running
 from snnlearn.training.progress import Progress, ProgressKind, make_progress
@@ -34,7 +36,8 @@ class Options:
 
     `epochs` in all (a resumed run counts those before), `log_every` and `save_every` batches between two lines
     of metrics and two checkpoints (None: at the end of an epoch only), `nonfinite` what a batch with a NaN or
-    infinite loss does, `progress` the display, `tensorboard` whether curves are written.
+    infinite loss does, `progress` the display, `tensorboard` whether curves are written, `fidelity_every` epochs
+    between two measurements of the rule against BPTT (None: never).
 
     >>> Options(epochs=3).nonfinite
     'stop'
@@ -46,6 +49,7 @@ class Options:
     nonfinite: Literal["stop", "skip"] = "stop"
     progress: ProgressKind = "auto"
     tensorboard: bool = False
+    fidelity_every: int | None = None
 
 
 @dataclass
@@ -102,6 +106,7 @@ class Trainer:
         self.metrics = MetricLog(folder / "metrics.jsonl")
         self._running = Running()
         self._watch = RateWatch()
+        self._fidelity = FidelityWatch(options.fidelity_every, train, self.device)
         self._stop = StopRequest()
         self._last: SequenceResult | None = None
 
@@ -182,7 +187,9 @@ class Trainer:
     def _epoch(self, board: Board, progress: Progress) -> None:
         """Finish the epoch that the position is in: the rest of its batches, validation, checkpoints."""
         began = time.monotonic()
-        place = self.position
+        place, optimizer = self.position, self.learner.optimizer
+        if isinstance(optimizer, FPTT) and place.batch == 0:
+            optimizer.begin_epoch()
         before = place.seconds
         for x, y in self._rest(place):
             self._batch(x, y)
@@ -258,6 +265,7 @@ class Trainer:
         self.metrics.write({**line, "train": train, "validation": measured, "seconds": round(place.seconds, 3)})
         board.scalars(_curves(train, measured, lr), place.step)
         self._watch.look({k: v for k, v in train["firing_rates"].items() if v is not None}, place.epoch)
+        self._measure_fidelity(board)
         self._step_scheduler()
         improved = score is not None and score > place.best
         if improved or place.best_epoch == 0:
@@ -266,6 +274,12 @@ class Trainer:
         place.epoch, place.batch, self._running = place.epoch + 1, 0, Running()
         self.save(*([self.best] if is_best else []), self.last)
         progress.line(place.step, _epoch_text(finished, self.options.epochs, train, measured))
+
+    def _measure_fidelity(self, board: Board) -> None:
+        place, found = self.position, self._fidelity.look(self.learner, self.position.epoch)
+        if found is not None:
+            self.metrics.write({"kind": "fidelity", "epoch": place.epoch, "step": place.step, **found})
+            board.scalars({f"fidelity/{name}": cosine for name, cosine in found["cosine"].items()}, place.step)
 
     def _step_scheduler(self) -> None:
         if self.scheduler is None:

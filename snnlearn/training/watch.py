@@ -3,12 +3,11 @@
 import logging
 from collections.abc import Mapping
 
+from snnlearn.engine.agreement import SATURATED, SILENT
+
 __all__ = ["RateWatch"]
 
 log = logging.getLogger(__name__)
-
-SILENT = 0.001
-SATURATED = 0.8
 
 
 class RateWatch:

@@ -12,6 +12,7 @@ from torch import nn
 
 from snnlearn import (
     ALIF,
+    FPTT,
     IF,
     LI,
     LIF,
@@ -132,6 +133,14 @@ def test_optimizers_and_schedules(words: list[str], kind: type) -> None:
     assert build_scheduler(config, learner.optimizer) is None
 
 
+def test_fptt_wraps_the_optimizer() -> None:
+    config = load(composed("model.hidden=4", "optimizer.fptt_alpha=0.4", "optimizer.fptt_beta=1", "trainer.update=1"))
+    learner = build_learner(config, build_network(config))
+    assert isinstance(learner.optimizer, FPTT)
+    assert type(learner.optimizer.optimizer) is torch.optim.Adam
+    assert (learner.optimizer.alpha, learner.optimizer.beta, learner.update) == (0.4, 1.0, 1)
+
+
 def rates(*words: str) -> list[float]:
     config = load(composed("model.hidden=4", "optimizer.lr=1", "trainer.epochs=4", *words))
     optimizer = build_learner(config, build_network(config)).optimizer
@@ -160,6 +169,7 @@ def test_learning_rates_over_the_epochs() -> None:
         ("rule=ndot", "NDOT"),
         ("rule=eprop", "e-prop"),
         ("rule=superspike", "SuperSpike"),
+        ("rule=tbptt", "TBPTT"),
         ("rule=bptt", "BPTT"),
     ],
 )
@@ -180,6 +190,11 @@ def test_the_knobs_of_a_rule_arrive() -> None:
 def test_the_files_have_the_defaults_of_the_rules() -> None:
     for name, rule in RULES.items():
         assert build_rule(load(composed(f"rule={name}"))) == rule(), name
+
+
+def test_the_window_arrives() -> None:
+    config = load(composed("model.hidden=4", "rule=tbptt", "rule.window=7"))
+    assert build_learner(config, build_network(config)).rule.window == 7
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "mse", "mix"])

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -16,6 +16,7 @@ from snnlearn.config.schema_rules import PER_SYNAPSE, RuleConfig
 from snnlearn.config.validate import choices, fields
 
 FILES = sorted(CONFIGS.rglob("*.yaml"))
+RULE_NAMES = ", ".join(get_args(kind.__annotations__["name"])[0] for kind in get_args(RuleConfig))
 
 
 def test_defaults_are_legal_and_frozen() -> None:
@@ -63,7 +64,6 @@ def test_file_and_schema_have_the_same_knobs() -> None:
         assert [problem.path for problem in validate(extra)] == [f"{group}.surplus"]
 
 
-RULE_NAMES = ", ".join(choices(RuleConfig))
 ILLEGAL: list[tuple[str, str]] = [
     ("trainer.epochs=-1", "trainer.epochs: got -1; legal: a whole number >= 1"),
     ("trainer.epochs=1.5", "trainer.epochs: got 1.5; legal: a whole number >= 1"),
@@ -118,10 +118,25 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
         (["rule=ndot", "model.dropout=0.1"], "model.dropout"),
         (["rule=ndot", "model=convolutional", "model.readout=static"], "model.pool"),
         (["rule=ndot", "model=convolutional", "model.pool=1"], "model.readout"),
+        (["rule=tbptt", "rule.window=3", "trainer.update=4"], "trainer.update"),
+        (["optimizer.fptt_alpha=0.2"], "trainer.update"),
         (["optimizer=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"], "optimizer.nesterov"),
         (["model=convolutional", "model.kernel_size=[3,4]"], "model.kernel_size"),
         (["model=convolutional", "model.channels=[4,4,4,4,4,4]"], "model.pool"),
         (["neuron=alif", "neuron.tau_adaptation=1"], "neuron.tau_adaptation"),
+        (["dataset=copy", "model=convolutional"], "model"),
+        (["dataset=pattern_generation", "loss=mse"], "loss"),
+        (["loss=squared_error"], "loss"),
+        (["dataset=qtdb", "loss.readout=running_mean"], "loss.readout"),
+        (["dataset=copy", "dataset.symbols=2"], "dataset.train"),
+        (["dataset=delayed_xor", "dataset.noise=0.9"], "dataset.noise"),
+        (["dataset=delayed_xor", "loss.last_steps=36"], "loss.last_steps"),
+        (["dataset=delayed_xor", "trainer.update=36"], "trainer.update"),
+        (["dataset=evidence_accumulation", "dataset.cues=4"], "dataset.cues"),
+        (["dataset=evidence_accumulation", "neuron.tau=0.02", "neuron.dt=0.002"], "neuron.dt"),
+        (["dataset=store_recall", "dataset.store=0.9"], "dataset.recall"),
+        (["dataset=pattern_generation", "dataset.length=10"], "dataset.length"),
+        (["dataset=smnist", "dataset.chunk=5"], "dataset.chunk"),
         (["neuron=cuba_lif", "neuron.tau_synapse=0.9"], "neuron.tau_synapse"),
         (["neuron=if", "neuron.learn=[decay]"], "neuron.learn"),
         (["neuron=alif", "neuron.adaptation=0", "neuron.learn=[adaptation]"], "neuron.adaptation"),
@@ -136,10 +151,17 @@ def test_knobs_that_do_not_go_together(words: list[str], path: str) -> None:
     [
         ["neuron.tau=0.02", "neuron.dt=0.001"],
         ["dataset.by=duration", "dataset.steps=null", "trainer.update=50"],
+        ["rule=tbptt", "rule.window=3", "trainer.update=6"],
         ["trainer.update=20", "loss.last_steps=20"],
         ["model=convolutional", "model.kernel_size=[3,5]"],
         ["optimizer.lr=1e-3"],
+        ["optimizer.fptt_alpha=0.2", "trainer.update=1"],
         ["trainer.resume=auto"],
+        ["dataset=delayed_xor", "loss.last_steps=35", "trainer.update=35"],
+        ["dataset=evidence_accumulation", "dataset.dt_ms=5", "neuron.tau=0.02", "neuron.dt=0.005"],
+        ["dataset=smnist", "dataset.chunk=1", "model=recurrent", "rule=drtrl"],
+        ["dataset=qtdb", "trainer.update=2000"],
+        ["dataset=delayed_xor", "debug=fast"],
     ],
 )
 def test_legal_combinations(words: list[str]) -> None:
@@ -161,6 +183,16 @@ def test_everything_wrong_is_told_at_once() -> None:
     with pytest.raises(ConfigError, match="6 problems; nothing was built") as caught:
         load(composed(*words))
     assert all(path in str(caught.value) for path in told)
+
+
+def test_everything_wrong_with_a_task_is_told_at_once() -> None:
+    """Together with what is wrong elsewhere, also where a knob of the task is not legal by itself."""
+    words = ["dataset=evidence_accumulation", "dataset.cues=4", "dataset.dt_ms=7", "loss=squared_error"]
+    told = {problem.path for problem in validate(composed(*words, "model=convolutional", "trainer.epochs=0"))}
+    lengths = {"dataset.cue_ms", "dataset.spacing_ms", "dataset.recall_ms"}
+    assert told == {"dataset.cues", *lengths, "loss", "model", "trainer.epochs"}
+    alone = validate(composed(*words, "dataset.group=0", "model=convolutional"))
+    assert {problem.path for problem in alone} == {"dataset.group", "loss", "model"}
 
 
 def test_messages_name_the_value_that_was_given() -> None:

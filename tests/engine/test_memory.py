@@ -8,7 +8,19 @@ from oracles.allocation import peak_bytes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from snnlearn import BPTT, LI, LIF, OTTT, SLTT, ETBlock, ETLinear, LearningRule, OnlineLearner, SequenceLoss
+from snnlearn import (
+    BPTT,
+    LI,
+    LIF,
+    OTTT,
+    SLTT,
+    ETBlock,
+    ETLinear,
+    LearningRule,
+    OnlineLearner,
+    SequenceLoss,
+    TruncatedBPTT,
+)
 
 BATCH, INPUTS, HIDDEN, WARM_UP = 128, 2000, 16, 120
 
@@ -28,7 +40,7 @@ def peak_of(rule: LearningRule, steps: int) -> int:
     learner = OnlineLearner(net, rule, loss, torch.optim.Adam(net.parameters()), update="sequence")
     labels = torch.arange(BATCH) % 10
     learner.learn(stream(2), labels)  # gradients and optimizer state exist from here on
-    if rule.online:
+    if rule.online or rule.window is not None:
         learner.learn(stream(WARM_UP), labels)  # and the caches of allocator and interpreter from here
     result = None
 
@@ -56,6 +68,13 @@ def test_bptt_grows_with_the_sequence() -> None:
     growth = {rule.name: peak_of(rule, 310) - peak_of(rule, 10) for rule in (BPTT(), OTTT())}
     assert growth["BPTT"] > kept, growth
     assert growth["OTTT"] < 0.1 * kept, growth
+
+
+def test_truncated_bptt_grows_with_its_window_alone() -> None:
+    """Ten times the steps take no more; ten times the window keeps the membranes of ten times the steps."""
+    peaks = {(window, steps): peak_of(TruncatedBPTT(window), steps) for window, steps in ((5, 50), (5, 500), (50, 500))}
+    assert peaks[5, 500] < 1.02 * peaks[5, 50], peaks
+    assert peaks[50, 500] - peaks[5, 500] > 45 * BATCH * HIDDEN * 4, peaks
 
 
 def test_per_step_updates_hold_no_more() -> None:

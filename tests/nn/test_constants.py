@@ -336,9 +336,9 @@ def test_the_fast_step_is_for_fixed_constants_alone(kind: Any, rule: Any) -> Non
         assert block.is_one_node() is (fast and rule.storage != "none")
         for parameter, name in block.neuron.learned.items():
             share = block.neuron.get_parameter(parameter).grad
-                # the adaptation's decay acts on later steps alone: without a trace no step has a share of it
-                traced = rule.storage != "none" or name != "decay_adaptation"
-                assert (share is not None and bool(share.any())) is traced, name
+            # the adaptation's decay acts on later steps alone: without a trace no step has a share of it
+            traced = rule.storage != "none" or name != "decay_adaptation"
+            assert (share is not None and bool(share.any())) is traced, name
 
 
 def test_the_leak_follows_a_learned_decay_and_says_where_it_is_approximate() -> None:
@@ -360,7 +360,8 @@ def test_the_leak_follows_a_learned_decay_and_says_where_it_is_approximate() -> 
 def test_attaching_a_rule_reports_learned_constants() -> None:
     block = ETBlock(ETLinear(3, UNITS), LIF(learn=("decay", "threshold")))
     assert attach(block, DRTRL())["neuron.decay_logit"].exact
-    assert not attach(block, OTTT())["neuron.threshold_inverse_softplus"].exact
+    assert attach(block, OTTT())["neuron.threshold_inverse_softplus"].trace == "per unit"
+    assert attach(block, SLTT())["neuron.threshold_inverse_softplus"].trace == "none"
 
 
 # What is refused, and what to write.

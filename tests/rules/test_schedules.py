@@ -1,4 +1,4 @@
-"""Which steps learn: random subsets (O22), each with some probability, the last few; what the learner divides by."""
+"""Which steps learn: random subsets (O22), each with a probability, the last few; and what the learner divides by."""
 
 import itertools
 from collections.abc import Callable

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from snnlearn import FPTT
 from snnlearn.training import CheckpointError, Interrupted, MetricLog, Trainer, TrainingError, load_checkpoint
 
 MakeTrainer = Callable[..., Trainer]
@@ -256,3 +257,20 @@ def test_metrics_are_valid_json(trainer_in: MakeTrainer, tmp_path: Path) -> None
     log.write({"kind": "batch", "step": 1, "loss": float("inf"), "nested": {"a": float("nan")}})
     line = json.loads(log.path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert line == {"kind": "batch", "step": 1, "loss": None, "nested": {"a": None}}
+
+
+def test_an_epoch_of_fptt_begins_at_the_average(trainer_in: MakeTrainer) -> None:
+    """At the start of an epoch, not where a resume falls into the middle of one."""
+    trainer = trainer_in(epochs=2, scheduler=False)
+    optimizer = trainer.learner.optimizer = FPTT(trainer.learner.optimizer)
+    begun: list[int] = []
+    begin = optimizer.begin_epoch
+    optimizer.begin_epoch = lambda: (begun.append(trainer.position.epoch), begin())[0]  # type: ignore[method-assign]
+    trainer.fit()
+    assert begun == [1, 2]
+    halfway = trainer_in("halfway", epochs=1, scheduler=False)
+    halfway.learner.optimizer = FPTT(halfway.learner.optimizer)
+    halfway.position.batch = 1
+    halfway.learner.optimizer.begin_epoch = lambda: begun.append(0)  # type: ignore[method-assign]
+    halfway.fit()
+    assert begun == [1, 2]
