@@ -116,11 +116,12 @@ def build_test(config: Config) -> Batches:
     dataset = build_dataset(config.dataset, "test")
     chosen = _limited(dataset.labels, config.dataset.limit, config.seed).tolist()
     options = config.trainer
-    together = _collate(dataset)
+    together = collate_of(dataset)
     return Batches(dataset, chosen, options.batch_size, together, seed=config.seed, workers=options.workers)
 
 
-def _collate(dataset: EventDataset | SequenceDataset) -> Collate:
+def collate_of(dataset: EventDataset | SequenceDataset) -> Collate:
+    """Return what puts the items of `dataset` together into a batch."""
     return collate_sequences if isinstance(dataset, SequenceDataset) else collate
 
 
@@ -212,7 +213,7 @@ def build_trainer(config: Config, folder: Path) -> Trainer:
             dataset,
             indices,
             options.batch_size,
-            _collate(dataset),
+            collate_of(dataset),
             seed=config.seed,
             shuffle=shuffle,
             workers=options.workers,

@@ -34,9 +34,9 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     window = values.get("rule.window")
     if values.get("rule.name") == "tbptt" and window is not None and update != "sequence" and update % window:
         yield Problem("trainer.update", str(update), f"sequence, or a multiple of rule.window, which is {window}")
-    if values.get("rule.name") == "drtrl" and values.get("model.name") == "convolutional":
+    if values.get("rule.name") in ("drtrl", "osttp", "etlp") and values.get("model.name") == "convolutional":
         hint = "a convolution has one eligibility per place and weight"
-        yield Problem("rule", "drtrl", "ottt, sltt or bptt while model is convolutional", hint)
+        yield Problem("rule", str(values["rule.name"]), "ottt, sltt or bptt while model is convolutional", hint)
     if values.get("optimizer.fptt_alpha") is not None and update == "sequence":
         hint = "FPTT steps the weights at every step"
         yield Problem(

@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from snnlearn.config.build import build_dataset, build_device, build_learner, build_network, build_splits
+from snnlearn.config.build import build_dataset, build_device, build_learner, build_network, build_splits, collate_of
 from snnlearn.config.compose import ComposeError, choice_values, compose_values
 from snnlearn.config.evaluate import CHANGEABLE, change
 from snnlearn.config.knob import IllegalValue, convert, knob, legal
@@ -22,10 +22,11 @@ from snnlearn.config.schema import Config
 from snnlearn.config.sweep import USER_ERRORS
 from snnlearn.config.validate import fields, load
 from snnlearn.config.words import inspect
-from snnlearn.data import collate
+from snnlearn.data import StepTargets
 from snnlearn.engine import FidelityReport, SurrogateBiasReport, fidelity, surrogate_bias
 from snnlearn.rules import LearningRule, RuleChoiceError
 from snnlearn.training import Batches, find_checkpoint, load_checkpoint
+from snnlearn.training.batches import Targets
 from snnlearn.training.checkpoint import FOLDER
 
 __all__ = ["FidelityOptions", "measure", "parse_fidelity_words", "run_fidelity"]
@@ -201,7 +202,8 @@ def measure(
     net = build_network(config).to(device)
     if options.checkpoint is not None:
         net.load_state_dict(load_checkpoint(_weights(options.checkpoint))["model"])
-    batch, per_step_target = _batch(config, options.sequences, device)
+    batch = _batch(config, options.sequences, device)
+    per_step_target = isinstance(batch[1], StepTargets)
     _check_sizes(options, net, len(batch[0]))
     loss = build_learner(config, net).loss
     report = fidelity(
@@ -229,7 +231,7 @@ def _check_sizes(options: FidelityOptions, net: nn.Module, steps: int) -> None:
 
 
 def _bias(
-    options: FidelityOptions, net: nn.Module, batch: tuple[Tensor, Tensor], loss: Any, per_step_target: bool
+    options: FidelityOptions, net: nn.Module, batch: tuple[Tensor, Targets], loss: Any, per_step_target: bool
 ) -> SurrogateBiasReport | None:
     if options.bias_pairs is None:
         return None
@@ -238,13 +240,13 @@ def _bias(
     )
 
 
-def _batch(config: Config, sequences: int, device: torch.device) -> tuple[tuple[Tensor, Tensor], bool]:
-    """Return the first training sequences of the seed's order, and whether each step has a target."""
+def _batch(config: Config, sequences: int, device: torch.device) -> tuple[Tensor, Targets]:
+    """Return the first training sequences of the seed's order, and their labels or `StepTargets`."""
     dataset = build_dataset(config.dataset, "train")
     train, _ = build_splits(config, dataset.labels)
-    batches = Batches(dataset, train, sequences, collate, seed=config.seed, shuffle=True, max_batches=1)
+    batches = Batches(dataset, train, sequences, collate_of(dataset), seed=config.seed, shuffle=True, max_batches=1)
     x, y = next(iter(batches.epoch(1)))
-    return (x.to(device), y.to(device)), bool(getattr(dataset, "per_step", False))
+    return x.to(device), y.to(device)
 
 
 def _folder(options: FidelityOptions) -> Path:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from snnlearn.config.knob import knob
+from snnlearn.config.schema_signals import SignalRuleConfig
 
 __all__ = ["RuleConfig"]
 
@@ -44,4 +45,4 @@ class BPTTConfig:
     name: Literal["bptt"] = knob("backpropagation through time: the yardstick; its memory grows with the steps")
 
 
-RuleConfig = OTTTConfig | SLTTConfig | DRTRLConfig | TBPTTConfig | BPTTConfig
+RuleConfig = OTTTConfig | SLTTConfig | DRTRLConfig | SignalRuleConfig | TBPTTConfig | BPTTConfig

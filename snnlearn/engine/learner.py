@@ -125,11 +125,9 @@ class OnlineLearner:
         """Take one step of a stream and return the output [B, ...]; learn where a target `y_t` is given.
 
         `x_t` [B, ...]; `reward` one number per sample [B], or one for all, for a rule that learns from it. State runs
-        on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end, for a rule that learns from the
-        last or from random steps of a sequence, and for a reward where no block learns from one; ValueError for a
-        reward without a target.
         on until `reset`. Raises RuleChoiceError under BPTT, which has to see the end (truncated BPTT learns where a
-        window ends), and for a rule that learns from the last or from random steps of a sequence.
+        window ends), for a rule that learns from the last or from random steps of a sequence, and for a reward where no
+        block learns from one; ValueError for a reward without a target.
         """
         if not self.rule.online and self.rule.window is None:
             raise RuleChoiceError(

@@ -34,7 +34,6 @@ RULES: dict[str, Callable[..., LearningRule]] = {
     "feedback_alignment": FeedbackAlignment,
     "opzo": OPZO,
     "osttp": OSTTP,
-    "reward_modulated": RewardModulated,
     "tess": TESS,
     "tbptt": TruncatedBPTT,
     "bptt": BPTT,

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
+from snnlearn.data import StepTargets
 from snnlearn.engine import NonFiniteError, OnlineLearner, fidelity
-from snnlearn.training.batches import Batches
+from snnlearn.training.batches import Batches, Targets
 
 __all__ = ["FidelityWatch"]
 
@@ -29,7 +30,7 @@ class FidelityWatch:
 
     def __init__(self, every: int | None, batches: Batches, device: torch.device | None = None) -> None:
         self.every, self.batches, self.device = every, batches, device or torch.device("cpu")
-        self._batch: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._batch: tuple[torch.Tensor, Targets] | None = None
 
     def look(self, learner: OnlineLearner, epoch: int) -> dict[str, Any] | None:
         """Return cosine and relative error by parameter after `epoch` (from 1); None where it is not its turn.
@@ -39,15 +40,14 @@ class FidelityWatch:
         """
         if self.every is None or epoch % self.every:
             return None
-        per_step_target = bool(getattr(self.batches.dataset, "per_step", False))
-        batch = self._sequences(per_step_target)
+        batch = self._sequences()
         try:
             report = fidelity(
                 learner.net,
                 batch,
                 [learner.rule],
                 learner.loss,
-                per_step_target=per_step_target,
+                per_step_target=isinstance(batch[1], StepTargets),
                 lengths=[len(batch[0])],
                 strict=False,
             )
@@ -62,9 +62,9 @@ class FidelityWatch:
             "broken": [row.parameter for row in report.broken],
         }
 
-    def _sequences(self, per_step_target: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sequences(self) -> tuple[torch.Tensor, Targets]:
         if self._batch is None:
             x, y = next(iter(self.batches.epoch(1)))
-            y = y[:, :SEQUENCES] if per_step_target else y[:SEQUENCES]
-            self._batch = x[:, :SEQUENCES].to(self.device), y.to(self.device)
+            few = StepTargets(y.values[:, :SEQUENCES]) if isinstance(y, StepTargets) else y[:SEQUENCES]
+            self._batch = x[:, :SEQUENCES].to(self.device), few.to(self.device)
         return self._batch

@@ -93,9 +93,8 @@ def test_labels_of_steps_are_counted_one_by_one(tmp_path: Path) -> None:
         right += int((answers[known] == labels[known]).sum())
     assert (summary["decisions"], summary["correct"], summary["samples"]) == (asked, right, 8)
     assert summary["test_accuracy"] == right / asked
-    assert summary_line(summary).startswith(
-        f"test accuracy {100 * right / asked:.2f} % ({right} of {asked} steps) | ottt"
-    )
+    said = f"test accuracy {100 * right / asked:.2f} % ({right} of {asked} steps) | ottt on store_recall | "
+    assert summary_line(summary).startswith(said)
     assert evaluate_checkpoint(tmp_path / "checkpoints" / "best.pt", {})["correct"] == right
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -12,9 +12,11 @@ from runs import CONFIGS, composed
 from snnlearn.config import Config, ConfigError, load, plain, validate
 from snnlearn.config.compose import ComposeError
 from snnlearn.config.knob import IllegalValue, Knob, convert, legal
+from snnlearn.config.schema_rules import RuleConfig
 from snnlearn.config.validate import choices, fields
 
 FILES = sorted(CONFIGS.rglob("*.yaml"))
+RULE_NAMES = ", ".join(get_args(kind.__annotations__["name"])[0] for kind in get_args(RuleConfig))
 
 
 def test_defaults_are_legal_and_frozen() -> None:
@@ -93,8 +95,8 @@ ILLEGAL: list[tuple[str, str]] = [
     ("+trainer.epoch=1", "trainer.epoch: got 1, but there is no such knob"),
     ("+trainr=1", "did you mean trainer?"),
     ("~trainer.epochs", "trainer.epochs: got nothing; legal: a whole number >= 1"),
-    ("~rule", "rule: got null; legal: one of: ottt, sltt, drtrl, tbptt, bptt"),
-    ("rule.name=sltd", "rule.name: got 'sltd'; legal: one of: ottt, sltt, drtrl, tbptt, bptt; did you mean sltt?"),
+    ("~rule", f"rule: got null; legal: one of: {RULE_NAMES}"),
+    ("rule.name=sltd", f"rule.name: got 'sltd'; legal: one of: {RULE_NAMES}; did you mean sltt?"),
 ]
 
 
@@ -110,6 +112,7 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
     [
         (["rule=bptt", "trainer.update=2"], "trainer.update"),
         (["rule=drtrl", "model=convolutional"], "rule"),
+        (["rule=osttp", "model=convolutional"], "rule"),
         (["rule=tbptt", "rule.window=3", "trainer.update=4"], "trainer.update"),
         (["optimizer.fptt_alpha=0.2"], "trainer.update"),
         (["optimizer=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"], "optimizer.nesterov"),

@@ -145,9 +145,9 @@ def test_rewards_on_a_stream() -> None:
         learner_of(live_net(), OTTT())[0].step(x[0], y, reward=1.0)
 
 
-def test_a_failed_step_leaves_the_weights(rule: LearningRule = RewardModulated()) -> None:
+def test_a_failed_step_leaves_the_weights() -> None:
     net, x, y = live_net(), live_input(3, 4), labels(4)
-    learner, _ = learner_of(net, rule, lr=1.0)
+    learner, _ = learner_of(net, RewardModulated(), lr=1.0)
     before = weights(net)
     with pytest.raises(SignalError):
         learner.learn(x, y)

@@ -100,6 +100,16 @@ def test_words_become_options_and_rules(nmnist: Path, tmp_path: Path) -> None:
         parse_fidelity_words(CONFIGS, [f"checkpoint={tmp_path}"])
 
 
+def test_a_task_with_a_target_at_every_step() -> None:
+    options, config, rules = parse_fidelity_words(
+        CONFIGS, ["dataset=copy", "model.hidden=[8]", "rules=[sltt]", "sequences=4"]
+    )
+    report, _ = measure(options, config, rules)
+    assert report.batch_size == 4
+    assert {row.claim for row in report} <= {"holds", "nothing to check"}
+    assert "holds" in {row.claim for row in report}
+
+
 def test_a_broken_claim_ends_with_one(
     tmp_path: Path, nmnist: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
 
-from snnlearn import OnlineLearner, fidelity
+from snnlearn import LI, LIF, OTTT, ETBlock, ETLinear, OnlineLearner, fidelity
+from snnlearn.data import MISSING, StepTargets
 from snnlearn.rules.yardsticks import FULL
-from snnlearn.training import Trainer
+from snnlearn.training import Batches, Trainer
+from snnlearn.training.fidelity_watch import SEQUENCES, FidelityWatch
 
 MakeTrainer = Callable[..., Trainer]
 NAMES = ["1.connection.weight", "1.connection.bias", "3.connection.weight", "3.connection.bias"]
@@ -100,3 +103,19 @@ def test_a_network_that_is_not_finite_is_left_out(trainer_in: MakeTrainer, caplo
     assert found is not None
     assert found["cosine"] == {}
     assert "was not measured" in caplog.text
+
+
+def test_a_target_at_every_step() -> None:
+    """Few sequences of a batch with targets per step; a step that none of these has a target for counts nothing."""
+    net = nn.Sequential(ETBlock(ETLinear(3, 4), LIF()), ETBlock(ETLinear(4, 2), LI()))
+    learner = OnlineLearner(net, OTTT(), nn.functional.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.1))
+    x, values = torch.rand(4, 12, 3) * 3, torch.randint(2, (4, 12))
+    values[0] = MISSING
+    values[1, :SEQUENCES] = MISSING
+    batches = Batches([0] * 12, range(12), 12, lambda _: (x, StepTargets(values), None))
+    found = FidelityWatch(1, batches).look(learner, 1)
+    few = StepTargets(values[:, :SEQUENCES])
+    report = fidelity(net, (x[:, :SEQUENCES], few), [OTTT()], per_step_target=True, lengths=[4])
+    assert found is not None
+    assert found["error"] == {row.parameter: row.agreement.error for row in report}
+    assert list(few)[:2] == [None, None]
