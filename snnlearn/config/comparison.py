@@ -48,8 +48,8 @@ class Cell:
 def compare(rows: Iterable[Row]) -> list[Cell]:
     """Return a cell for every rule and task of a sweep, in the order of their first rows.
 
-    `rows` are those of `summary.csv`, all values text. Knobs that were swept beside rule, dataset and seed make rules of
-    their own: `ottt neuron.tau=4`.
+    `rows` are those of `summary.csv`, all values text. Knobs swept beside rule, dataset and seed make rules of their own:
+    `ottt neuron.tau=4`.
 
     >>> row = {"status": "finished", "rule": "ottt", "dataset": "copy", "overrides": "rule=ottt seed=1"}
     >>> [(cell.rule, cell.task, cell.jobs) for cell in compare([row, {**row, "overrides": "rule=ottt seed=2"}])]
@@ -126,7 +126,8 @@ def _table(
     lines = [f"| {' | '.join([title, *heads])} |", f"|{'---|' * (len(heads) + 1)}"]
     for rule in rules:
         row = [by_place.get((rule, task)) for task in tasks]
-        lines.append(f"| {' | '.join([rule, *('' if cell is None else text(cell) for cell in row])])} |")
+        texts = ["" if cell is None else text(cell) for cell in row]
+        lines.append(f"| {' | '.join([rule, *texts])} |")
     return "\n".join(lines)
 
 

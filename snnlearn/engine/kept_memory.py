@@ -27,7 +27,7 @@ def kept_bytes(
     Counted are the states of neurons, the traces, and every tensor that autograd has saved for a backward still to come
     (a step of the input among them, once it has gone by), each storage once. Parameters, their gradients, the
     optimizer's moments and a batch that waits to be read are not: no rule changes those. `batch`, `loss` and
-    `per_step_target` as for `fidelity`, `update` as for `OnlineLearner`. Everything happens on a copy: `net` and torch's
+    `per_step_target` as for `fidelity`, `update` as for `OnlineLearner`. All happens on a copy: `net` and torch's
     random state stay as they were. Raises NonFiniteError as `OnlineLearner.learn` does, RuleChoiceError where the
     network refuses the rule.
 
