@@ -48,7 +48,8 @@ class Cell:
 def compare(rows: Iterable[Row]) -> list[Cell]:
     """Return a cell for every rule and task of a sweep, in the order of their first rows.
 
-    `rows` are those of `summary.csv`, all values text. Knobs swept beside rule, dataset and seed make rules of their own:
+    `rows` are those of `summary.csv`, all values text. Other swept knobs than rule, dataset and seed make rules of
+    their own:
     `ottt neuron.tau=4`.
 
     >>> row = {"status": "finished", "rule": "ottt", "dataset": "copy", "overrides": "rule=ottt seed=1"}

@@ -65,11 +65,14 @@ def output_folder(configs: Path, overrides: Sequence[str], knob: str, extra: Pat
 def sweep_words(configs: Path, overrides: Sequence[str], extra: Path | None = None) -> list[str]:
     """Return the axes of a sweep that a recipe brings, `hydra.sweeper.params`, as words of the command line.
 
-    Other arguments and errors as for `compose_values`.
+    Another sweeper than Hydra's own reads that in its own way, so it gets none here. Other arguments and errors as for
+    `compose_values`.
     """
     with _composed(configs, overrides, extra) as composed:
-        axes: Any = OmegaConf.to_container(composed.hydra.sweeper, resolve=True)
-    return [f"{key}={value}" for key, value in (axes.get("params") or {}).items()]
+        sweeper: Any = OmegaConf.to_container(composed.hydra.sweeper, resolve=True)
+    if not sweeper["_target_"].endswith(".BasicSweeper"):
+        return []
+    return [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
 
 
 @contextmanager
