@@ -49,8 +49,7 @@ def compare(rows: Iterable[Row]) -> list[Cell]:
     """Return a cell for every rule and task of a sweep, in the order of their first rows.
 
     `rows` are those of `summary.csv`, all values text. Other swept knobs than rule, dataset and seed make rules of
-    their own:
-    `ottt neuron.tau=4`.
+    their own: `ottt neuron.tau=4`.
 
     >>> row = {"status": "finished", "rule": "ottt", "dataset": "copy", "overrides": "rule=ottt seed=1"}
     >>> [(cell.rule, cell.task, cell.jobs) for cell in compare([row, {**row, "overrides": "rule=ottt seed=2"}])]
@@ -132,7 +131,7 @@ def _table(
     return "\n".join(lines)
 
 
-def _chance_of(scale: float, form: str) -> Callable[[Cell], str]:
+def _chance_of(scale: int, form: str) -> Callable[[Cell], str]:
     def told(cell: Cell) -> str:
         chances = cell.values("chance")
         return f" (chance {format(scale * chances[0], form)})" if chances else ""
@@ -140,7 +139,7 @@ def _chance_of(scale: float, form: str) -> Callable[[Cell], str]:
     return told
 
 
-def _mean(cell: Cell, name: str, form: str, scale: float = 1.0) -> str:
+def _mean(cell: Cell, name: str, form: str, scale: int = 1) -> str:
     """Return mean ± deviation; how many of the jobs that is of, where some are missing."""
     values = [scale * value for value in cell.values(name)]
     if not values:
