@@ -32,15 +32,19 @@ def draw(records: list[dict[str, Any]], target: Path) -> None:
     steps_per_epoch = epochs[0]["step"]
     figure, (loss, accuracy, rates) = plt.subplots(1, 3, figsize=(9, 2.7), dpi=110, layout="constrained")
     loss.plot([b["step"] / steps_per_epoch for b in batches], [b["loss"] for b in batches], lw=1, label="batch")
-    for split in ("train", "validation"):
-        accuracy.plot(numbers, [100 * e[split]["accuracy"] for e in epochs], marker=".", label=split)
-    loss.plot(numbers, [e["validation"]["loss"] for e in epochs], marker=".", label="validation")
+    splits = [split for split in ("train", "validation") if epochs[0][split] is not None]
+    for split in splits:
+        if epochs[0][split]["accuracy"] is not None:
+            accuracy.plot(numbers, [100 * e[split]["accuracy"] for e in epochs], marker=".", label=split)
+    if "validation" in splits:
+        loss.plot(numbers, [e["validation"]["loss"] for e in epochs], marker=".", label="validation")
     for block in epochs[0]["train"]["firing_rates"]:
         rates.plot(numbers, [100 * e["train"]["firing_rates"][block] for e in epochs], marker=".", label=block)
     for axes, title in ((loss, "loss"), (accuracy, "accuracy (%)"), (rates, "firing rate (% of steps)")):
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("epoch")
-        axes.legend(fontsize=8)
+        if axes.lines:
+            axes.legend(fontsize=8)
         axes.grid(alpha=0.3)
     rates.set_ylim(bottom=0)
     target.parent.mkdir(parents=True, exist_ok=True)

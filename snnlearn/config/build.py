@@ -38,11 +38,19 @@ from snnlearn.engine import OnlineLearner, SequenceLoss
 from snnlearn.functional import SURROGATES, Surrogate
 from snnlearn.nn import ALIF, IF, LIF, CubaLIF, Neuron
 from snnlearn.nn.networks import convolutional, mlp, recurrent
-from snnlearn.rules import FPTT, RULES
+from snnlearn.rules import FPTT, RULES, LearningRule
 from snnlearn.training import Batches, Options, Trainer
 from snnlearn.training.batches import Collate
 
-__all__ = ["build_dataset", "build_device", "build_learner", "build_network", "build_test", "build_trainer"]
+__all__ = [
+    "build_dataset",
+    "build_device",
+    "build_learner",
+    "build_network",
+    "build_rule",
+    "build_test",
+    "build_trainer",
+]
 
 Split = Literal["train", "test"]
 
@@ -169,11 +177,16 @@ def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
     loss = build_loss(config)
     optimizer = optimizer if alpha is None else FPTT(optimizer, alpha, beta)
     try:
-        rule = RULES[config.rule.name](**_without_name(config.rule))
+        rule = build_rule(config)
         return OnlineLearner(network, rule, loss, optimizer, update=config.trainer.update, clip_norm=clip_norm)
     except ValueError as error:
         problem = Problem("rule", config.rule.name, "a rule that goes with the rest", str(error))
         raise ConfigError([problem]) from error
+
+
+def build_rule(config: Config) -> LearningRule:
+    """Return the learning rule with its knobs."""
+    return RULES[config.rule.name](**_without_name(config.rule))
 
 
 def build_loss(config: Config) -> SequenceLoss:

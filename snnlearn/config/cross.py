@@ -7,6 +7,7 @@ import torch
 
 from snnlearn.config.problem import Problem
 from snnlearn.config.schema_data import DataConfig, Recordings
+from snnlearn.config.schema_rules import PER_SYNAPSE
 from snnlearn.data.sequential_mnist import PIXELS
 
 __all__ = ["cross_checks"]
@@ -25,6 +26,7 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     yield from _targets(values)
     yield from _time_constants(values)
     yield from _convolutions(values)
+    yield from _rules(values)
     if values.get("neuron.adaptation") == 0 and "adaptation" in values.get("neuron.learn", ()):
         yield Problem("neuron.adaptation", "0", "a number > 0 while neuron.learn has adaptation")
     yield from _adaptive_share(values)
@@ -34,9 +36,6 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     window = values.get("rule.window")
     if values.get("rule.name") == "tbptt" and window is not None and update != "sequence" and update % window:
         yield Problem("trainer.update", str(update), f"sequence, or a multiple of rule.window, which is {window}")
-    if values.get("rule.name") in ("drtrl", "osttp", "etlp") and values.get("model.name") == "convolutional":
-        hint = "a convolution has one eligibility per place and weight"
-        yield Problem("rule", str(values["rule.name"]), "ottt, sltt or bptt while model is convolutional", hint)
     if values.get("optimizer.fptt_alpha") is not None and update == "sequence":
         hint = "FPTT steps the weights at every step"
         yield Problem(
@@ -54,7 +53,7 @@ def _steps(values: Values) -> Iterator[Problem]:
         yield Problem("dataset.steps", "null", "a whole number >= 1 while dataset.by is number")
     if "dataset.steps" not in values and isinstance(values.get("dataset.built"), DataConfig):
         steps, name = values["dataset.built"].total_steps, f"the length of {values['dataset.name']}"
-    for path in ("loss.last_steps", "trainer.update"):
+    for path in ("loss.last_steps", "trainer.update", "rule.steps", "rule.last_steps"):
         wanted = values.get(path)
         if steps is not None and isinstance(wanted, int) and wanted > steps:
             yield Problem(path, str(wanted), f"at most {name}, which is {steps}")
@@ -127,3 +126,22 @@ def _convolutions(values: Values) -> Iterator[Problem]:
     if side // pool ** len(channels) < 1:
         allowed = f"pooling that leaves at least one of {side} pixels after {len(channels)} layers"
         yield Problem("model.pool", str(pool), allowed)
+
+
+def _rules(values: Values) -> Iterator[Problem]:
+    rule, convolutional = values.get("rule.name"), values.get("model.name") == "convolutional"
+    if rule in PER_SYNAPSE and convolutional:
+        hint = "a convolution has one eligibility per place and weight"
+        yield Problem("rule", str(rule), f"none of {', '.join(PER_SYNAPSE)} while model is convolutional", hint)
+    if values.get("rule.broadcast") == "symmetric" and len(values.get("model.hidden", ())) > 1:
+        hint = "only the last hidden layer feeds the readout whose weights it takes"
+        yield Problem("rule.broadcast", "symmetric", "another broadcast while model.hidden has several layers", hint)
+    if rule != "ndot":
+        return
+    hint = "the membranes of the sending neurons have to come with their spikes"
+    if values.get("model.dropout"):
+        yield Problem("model.dropout", f"{values['model.dropout']:g}", "0 while rule is ndot", hint)
+    if convolutional and values.get("model.pool", 1) != 1:
+        yield Problem("model.pool", str(values["model.pool"]), "1 while rule is ndot", hint)
+    if convolutional and values.get("model.readout") == "leaky":
+        yield Problem("model.readout", "leaky", "static while rule is ndot", hint)

@@ -3,6 +3,7 @@
 from snnlearn.functional.affine import et_affine
 from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, alif_step
 from snnlearn.functional.attention import spike_attention
+from snnlearn.functional.chunk import fold_chunk, roll_eligibility, scan_chunk
 from snnlearn.functional.constants import (
     fraction_of_logit,
     inverse_softplus,
@@ -138,6 +139,7 @@ __all__ = [
     "flush_subnormals",
     "flush_subnormals_",
     "flush_threshold",
+    "fold_chunk",
     "forward_derivative",
     "fraction_of_logit",
     "gaussian_cumulative",
@@ -161,6 +163,8 @@ __all__ = [
     "read_leak_trace",
     "reset_membrane",
     "reset_partials",
+    "roll_eligibility",
+    "scan_chunk",
     "spike_attention",
     "standardize_weight",
     "step_loss",

@@ -72,17 +72,18 @@ class LearningRule:
     local (the neuron's own Jacobian), through_time (no trace: autograd through the whole sequence, not online).
     `trace_filter` a further filter of the trace: none, kappa (the leak of the readout), above (the leak of the next
     block), double (two decays). `signal` what the trace meets: spatial (backprop at step t), alignment (the same with
-    fixed random matrices on the way down), symmetric, random and adaptive (broadcasts of the output's error), target
-    (a projection of the label), local_readout, noise, reward. `storage` none (no trace), pre (one number per input),
+    fixed random matrices on the way down), symmetric, random and adaptive (broadcasts of the output's error), target (a
+    projection of the label), local_readout, noise, reward. `storage` none (no trace), pre (one number per input),
     synaptic (one per synapse) or rank_one. `relay` what the signal is multiplied by: instantaneous (ds/dy of the step)
-    or mean (its leaky mean). `learn_on` the steps that learn: all, last (the last `learn_steps`), random (`learn_steps`
-    drawn anew for every sequence), poisson (each step with probability 1 / `learn_steps`).
+    or mean (its leaky mean, in blocks that have a filter where the rule has one). `learn_on` the steps that learn: all,
+    last (the last `learn_steps`), random (`learn_steps` drawn anew for every sequence), poisson (each step with
+    probability 1 / `learn_steps`).
 
     `window` (steps, with through_time alone) how far autograd goes back before the graph is cut; None: all the way.
-    `trace_decay` in place of the neuron's own leak (transition leak); `filter_decay` in place of the filter's (two
-    numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of S-TLLR; `head`,
-    `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError for a misspelt or illegal
-    choice, naming the one to change.
+    `trace_decay` in place of the neuron's own leak (transition leak, or storage rank_one); `filter_decay` in place of
+    the filter's (two numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of
+    S-TLLR; `head`, `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError for a
+    misspelt or illegal choice, naming the one to change.
 
     >>> LearningRule(transition="leak", storage="pre").name
     'leak/none/spatial/pre'
@@ -123,7 +124,7 @@ class LearningRule:
                 trace_decay=self.trace_decay,
                 filter_decay=self.filter_decay,
                 forgetting=self.forgetting,
-                has_post=self.post is not None,
+                post_decay=None if self.post is None else self.post.decay,
                 head=None if self.head is None else (self.head.kind, self.head.loss),
                 has_noise=self.noise is not None,
                 has_rate=self.rate is not None,

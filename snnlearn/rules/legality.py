@@ -48,7 +48,7 @@ class Point:
     trace_decay: float | None
     filter_decay: float | tuple[float, float] | None
     forgetting: float
-    has_post: bool
+    post_decay: float | None
     head: tuple[str, str] | None
     has_noise: bool
     has_rate: bool
@@ -120,7 +120,7 @@ def _filters(point: Point) -> Iterator[str]:
         yield f"{pair}filter_decay={point.filter_decay!r}: it needs two decays; write filter_decay=(0.9, 0.8)"
     elif point.trace_filter != "double" and isinstance(point.filter_decay, tuple):
         yield f"{pair}filter_decay={point.filter_decay!r}: one decay, or None for the layer's own; write 0.9"
-    if point.has_post and point.storage != "pre":
+    if point.post_decay is not None and point.storage != "pre":
         yield f"post=... with storage={point.storage!r}: the post-synaptic trace joins a trace per input; write 'pre'"
     if point.relay == "mean" and point.storage not in ("pre", "synaptic"):
         yield (
@@ -174,16 +174,18 @@ def _window(point: Point) -> Iterator[str]:
 
 def _numbers(point: Point) -> Iterator[str]:
     if point.trace_decay is not None:
-        if point.transition != "leak":
+        if point.transition != "leak" and point.storage != "rank_one":
             yield (
                 f"trace_decay={point.trace_decay!r} with transition={point.transition!r}: only a leak takes a decay of "
-                f"its own; write transition='leak'"
+                f"its own, and the input factor of storage='rank_one'; write transition='leak'"
             )
         if not 0 <= point.trace_decay <= 1:
             yield f"trace_decay={point.trace_decay!r}: a decay per step lies in 0 .. 1; write trace_decay=0.5"
     given = point.filter_decay if isinstance(point.filter_decay, tuple) else (point.filter_decay,)
     if any(decay is not None and not 0 <= decay < 1 for decay in given):
         yield f"filter_decay={point.filter_decay!r}: a decay per step lies in 0 .. 1, below 1; write filter_decay=0.9"
+    if point.post_decay is not None and not 0 <= point.post_decay < 1:
+        yield f"post=... with decay={point.post_decay!r}: a decay per step lies in 0 .. 1, below 1; write decay=0.2"
     if not 0 <= point.forgetting < 1:
         yield f"forgetting={point.forgetting!r}: it lies in 0 .. 1, below 1; write forgetting=0.9"
     if point.forgetting and point.storage != "rank_one":

@@ -41,6 +41,8 @@ def rows_of(net: nn.Module, places: Sequence[Place], rule: LearningRule) -> Iter
         role, block = owners[name]
         place = None if block is None else by_block[id(block)]
         row = _row(name, role, place, places, rule)
+        if rule.learn_on != "all" and row.yardstick != NOTHING:
+            row = ReportRow(row.parameter, row.trace, False, row.yardstick, f"{_steps_in_words(rule)}; {row.why}")
         if recurrent and row.yardstick in (CUT_LATER, CUT_BEYOND):
             row = ReportRow(row.parameter, row.trace, row.exact, row.yardstick + RECURRENT_CUT, row.why)
         yield row
@@ -70,13 +72,26 @@ def _row(name: str, role: str, place: Place | None, places: Sequence[Place], rul
     if role == "neuron":
         if not isinstance(trace, StepTrace):
             return ReportRow(name, "none", False, FULL, UNTRACED["neuron"])
-        caveats = [*_filter_caveats(place, places, rule), *_relay_caveats(place, places, rule)]
+        caveats = [*_filter_caveats(place, places, rule), *_relay_caveats(place, places)]
         return _judged(name, "per unit", UNIT_WHY, caveats, replaced, _yardstick(rule))
     kind, why, caveats = _trace_in_words(place, rule)
+    if isinstance(trace, RatioTrace) and not trace.is_first and not name.endswith("bias"):
+        caveats.append("the trace decays by the ratio of the sending neurons' membranes, not by the neuron's own leak")
+    if rule.signal == "symmetric" and not place.is_readout and not place.direct:
+        caveats = [*caveats, "the readout may be fed by others too, or through what the broadcast does not know"]
     if not isinstance(trace, TraceBuffer):
         caveats = [*caveats, *_filter_caveats(place, places, rule)]
-    caveats += _relay_caveats(place, places, rule)
+    caveats += _relay_caveats(place, places)
     return _judged(name, kind, why, caveats, replaced, _yardstick(rule) if not place.is_readout else CUT_LATER)
+
+
+def _steps_in_words(rule: LearningRule) -> str:
+    steps = rule.learn_steps
+    return {
+        "last": f"only the last {steps} step(s) of a sequence learn",
+        "random": f"only {steps} random step(s) of a sequence learn",
+        "poisson": f"each step learns with probability 1/{steps}",
+    }[rule.learn_on]
 
 
 UNTRACED = {
@@ -123,8 +138,6 @@ def _trace_in_words(place: Place, rule: LearningRule) -> tuple[str, str, list[st
         return "rank one", factors, [factors]
     assert isinstance(trace, TraceBuffer | FactoredTrace)
     caveats = [*_leak_caveats(block, trace, rule), *norm_caveats(block)]
-    if isinstance(trace, RatioTrace):
-        caveats.append("the trace decays by the ratio of the sending neurons' membranes, not by the neuron's own leak")
     if isinstance(trace, FactoredTrace):
         if trace.post is not None and (trace.post.acausal != 0 or trace.post.causal != 1):
             caveats.append("a post-synaptic trace joins the gradient")
@@ -166,10 +179,12 @@ def _filter_caveats(place: Place, places: Sequence[Place], rule: LearningRule) -
     return []
 
 
-def _relay_caveats(place: Place, places: Sequence[Place], rule: LearningRule) -> list[str]:
+def _relay_caveats(place: Place, places: Sequence[Place]) -> list[str]:
     hidden = [p.block for p in places if not p.is_readout]
     above = hidden[hidden.index(place.block) + 1 :] if place.block in hidden else []
-    return ["the blocks above relay the leaky mean of ds/dy"] if rule.relay == "mean" and above else []
+    traces = [block.connection.trace for block in above]
+    averaged = any(isinstance(trace, StepTrace) and trace.mean_leak is not None for trace in traces)
+    return ["the blocks above relay the leaky mean of ds/dy"] if averaged else []
 
 
 def _owners(net: nn.Module) -> dict[str, tuple[str, ETBlock | None]]:

@@ -13,6 +13,7 @@ from snnlearn.functional.weighted_map import Dense
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.factored_trace import FactoredTrace, RankOneTrace, RatioTrace
 from snnlearn.nn.probe import caveats_of, leak_of
+from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.signal import (
     GRID,
     AdaptiveSignal,
@@ -39,7 +40,7 @@ class Place:
     """A block and where it stands: `name`, the next block or readout in the network's order, whether it is a readout.
 
     `next` is None for the last one; `chained` whether the next block is fed by this one alone, with nothing but
-    averages, reshapes and masks that last a sequence between them.
+    averages, reshapes and masks that last a sequence between them; `direct` whether there is no mask either.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Place:
     next: nn.Module | None
     is_readout: bool
     chained: bool
+    direct: bool
 
 
 STILL = (nn.Flatten, nn.Unflatten, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.Identity)
@@ -71,25 +73,37 @@ def places_of(net: nn.Module) -> list[Place]:
     for number, (name, module) in enumerate(steps):
         follower = steps[number + 1][1] if number + 1 < len(steps) else None
         if isinstance(module, ETBlock):
-            chained = follower is not None and (module, follower) in chain
-            places.append(Place(name, module, follower, any(module is r for r in readouts), chained))
+            masked = chain.get((module, follower))
+            places.append(
+                Place(
+                    name=name,
+                    block=module,
+                    next=follower,
+                    is_readout=any(module is r for r in readouts),
+                    chained=masked is not None,
+                    direct=masked is False,
+                )
+            )
     return places
 
 
-def _chain(net: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    """Return the pairs of blocks of a Sequential between which nothing but still modules stand."""
+def _chain(net: nn.Module) -> dict[tuple[nn.Module, nn.Module | None], bool]:
+    """Map the pairs of blocks of a Sequential that only still modules part to whether a mask is among these."""
     from snnlearn.nn.dropout import TimeConstantDropout
 
-    pairs: list[tuple[nn.Module, nn.Module]] = []
+    pairs: dict[tuple[nn.Module, nn.Module | None], bool] = {}
     if type(net) is not nn.Sequential:
         return pairs
     before: nn.Module | None = None
+    masked = False
     for module in net:
         if isinstance(module, ETBlock | Readout):
             if before is not None:
-                pairs.append((before, module))
-            before = module
-        elif not isinstance(module, (*STILL, TimeConstantDropout)):
+                pairs[before, module] = masked
+            before, masked = module, False
+        elif isinstance(module, TimeConstantDropout):
+            masked = True
+        elif not isinstance(module, STILL):
             before = None
     return pairs
 
@@ -145,17 +159,29 @@ def _made(place: Place, places: Sequence[Place], rule: LearningRule) -> TraceBuf
     if not rule.online or (rule.transition == "none" and rule.signal != "alignment"):
         return None
     further = filter_for(place, places, rule)
-    mean_leak = leak_of(block.neuron) if rule.relay == "mean" and not place.is_readout else None
+    averaged = rule.relay == "mean" and not place.is_readout and (further is not None or rule.trace_filter == "none")
+    mean_leak = leak_of(block.neuron) if averaged else None
     if rule.transition == "local" and rule.storage == "rank_one":
-        return RankOneTrace(leak_of(block.neuron), rule.forgetting, name, bias)
+        return RankOneTrace(leak_for(block, rule), rule.forgetting, name, bias)
     if rule.transition == "local":
         return SynapticTrace(name, further, bias, mean_leak)
     leak = leak_for(block, rule)
     if rule.storage == "synaptic":
         return FilteredTrace(leak, further, name, bias, mean_leak)
     if rule.transition == "ratio":
+        is_first = place.block is places[0].block
+        if isinstance(block.connection, ETRecurrent) and not is_first:
+            raise RuleChoiceError(
+                f"{rule.name} decays a trace by the membranes of the neurons of the block before, and {name!r} has its "
+                f"own spikes as inputs too; put ETLinear() there, or attach OTTT()"
+            )
+        if len(leak.drive) != 1:
+            raise RuleChoiceError(
+                f"{rule.name} decays a trace by one membrane per sending neuron, and the {type(block.neuron).__name__} "
+                f"of {name!r} has {len(leak.drive)} hidden values that decay; take LIF(), or attach OTTT()"
+            )
         ratio = RatioTrace(leak, name, None, bias, mean_leak)
-        ratio.is_first = place.block is places[0].block
+        ratio.is_first = is_first
         return ratio
     post = None if place.is_readout else rule.post
     learned = next(block.neuron.parameters(), None) is not None and not has_norm(block)
