@@ -138,19 +138,30 @@ def build_surrogate(config: SurrogateConfig) -> Surrogate:
     return SURROGATES[config.name](**_without_name(config))
 
 
-def build_neuron(config: NeuronConfig, surrogate: SurrogateConfig) -> Neuron:
-    """Return the neurons of one layer."""
-    return NEURONS[config.name](**_without_name(config), surrogate=build_surrogate(surrogate))
+def build_neuron(
+    config: NeuronConfig, surrogate: SurrogateConfig, adaptive_share: float = 1.0, units: int | None = None
+) -> Neuron:
+    """Return the neurons of one layer; of its `units`, the first `adaptive_share` adapt (1: all, of any number)."""
+    options = _without_name(config)
+    if units is not None:
+        adapts = torch.arange(units) < round(adaptive_share * units)
+        options["adaptation"] = options["adaptation"] * adapts.to(torch.get_default_dtype())
+    return NEURONS[config.name](**options, surrogate=build_surrogate(surrogate))
 
 
 def build_network(config: Config) -> nn.Sequential:
     """Return the network, its weights drawn from torch's global generator."""
     model, shape, outputs = config.model, config.dataset.input_shape, config.dataset.output_count
 
-    def neuron() -> Neuron:
-        return build_neuron(config.neuron, config.surrogate)
-
     options = _without_name(model)
+    share = options.pop("adaptive_share", 1.0)
+    sizes = iter(options.get("hidden", ()))
+
+    def neuron() -> Neuron:
+        if share == 1:
+            return build_neuron(config.neuron, config.surrogate)
+        return build_neuron(config.neuron, config.surrogate, share, next(sizes))
+
     if isinstance(model, ConvolutionalConfig):
         polarities, rows, columns = shape
         return convolutional((polarities, rows, columns), options.pop("channels"), outputs, neuron, **options)
