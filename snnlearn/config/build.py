@@ -38,11 +38,19 @@ from snnlearn.engine import OnlineLearner, SequenceLoss
 from snnlearn.functional import SURROGATES, Surrogate
 from snnlearn.nn import ALIF, IF, LIF, CubaLIF, Neuron
 from snnlearn.nn.networks import convolutional, mlp, recurrent
-from snnlearn.rules import FPTT, RULES
+from snnlearn.rules import FPTT, RULES, LearningRule
 from snnlearn.training import Batches, Options, Trainer
 from snnlearn.training.batches import Collate
 
-__all__ = ["build_dataset", "build_device", "build_learner", "build_network", "build_test", "build_trainer"]
+__all__ = [
+    "build_dataset",
+    "build_device",
+    "build_learner",
+    "build_network",
+    "build_rule",
+    "build_test",
+    "build_trainer",
+]
 
 Split = Literal["train", "test"]
 
@@ -130,19 +138,30 @@ def build_surrogate(config: SurrogateConfig) -> Surrogate:
     return SURROGATES[config.name](**_without_name(config))
 
 
-def build_neuron(config: NeuronConfig, surrogate: SurrogateConfig) -> Neuron:
-    """Return the neurons of one layer."""
-    return NEURONS[config.name](**_without_name(config), surrogate=build_surrogate(surrogate))
+def build_neuron(
+    config: NeuronConfig, surrogate: SurrogateConfig, adaptive_share: float = 1.0, units: int | None = None
+) -> Neuron:
+    """Return the neurons of one layer; of its `units`, the first `adaptive_share` adapt (1: all, of any number)."""
+    options = _without_name(config)
+    if units is not None:
+        adapts = torch.arange(units) < round(adaptive_share * units)
+        options["adaptation"] = options["adaptation"] * adapts.to(torch.get_default_dtype())
+    return NEURONS[config.name](**options, surrogate=build_surrogate(surrogate))
 
 
 def build_network(config: Config) -> nn.Sequential:
     """Return the network, its weights drawn from torch's global generator."""
     model, shape, outputs = config.model, config.dataset.input_shape, config.dataset.output_count
 
-    def neuron() -> Neuron:
-        return build_neuron(config.neuron, config.surrogate)
-
     options = _without_name(model)
+    share = options.pop("adaptive_share", 1.0)
+    sizes = iter(options.get("hidden", ()))
+
+    def neuron() -> Neuron:
+        if share == 1:
+            return build_neuron(config.neuron, config.surrogate)
+        return build_neuron(config.neuron, config.surrogate, share, next(sizes))
+
     if isinstance(model, ConvolutionalConfig):
         polarities, rows, columns = shape
         return convolutional((polarities, rows, columns), options.pop("channels"), outputs, neuron, **options)
@@ -158,11 +177,16 @@ def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
     loss = build_loss(config)
     optimizer = optimizer if alpha is None else FPTT(optimizer, alpha, beta)
     try:
-        rule = RULES[config.rule.name](**_without_name(config.rule))
+        rule = build_rule(config)
         return OnlineLearner(network, rule, loss, optimizer, update=config.trainer.update, clip_norm=clip_norm)
     except ValueError as error:
         problem = Problem("rule", config.rule.name, "a rule that goes with the rest", str(error))
         raise ConfigError([problem]) from error
+
+
+def build_rule(config: Config) -> LearningRule:
+    """Return the learning rule with its knobs."""
+    return RULES[config.rule.name](**_without_name(config.rule))
 
 
 def build_loss(config: Config) -> SequenceLoss:

@@ -16,7 +16,15 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-from snnlearn.config.compose import ComposeError, choice_values, compose_values, options, output_folder
+from snnlearn.config.comparison import write_comparison
+from snnlearn.config.compose import (
+    ComposeError,
+    choice_values,
+    compose_values,
+    options,
+    output_folder,
+    sweep_words,
+)
 from snnlearn.config.folders import FolderError, check_folder, register_resolvers
 from snnlearn.config.help import help_text
 from snnlearn.config.problem import ConfigError, Problem
@@ -80,6 +88,8 @@ def _train(configs: Path) -> int:
     register_resolvers()
     task = _Task(command)
     hydra.main(version_base="1.3", config_path=str(configs), config_name="train")(task.__call__)()
+    if task.table is not None:
+        task.compare()
     if task.table is not None and task.table.failed:
         names = "\n  ".join(task.table.failed)
         print(f"{len(task.table.failed)} failed, see {task.table.path}:\n  {names}", file=sys.stderr)
@@ -94,7 +104,8 @@ def check(configs: Path, args: argparse.Namespace) -> Command:
     """
     extra = Path(args.config_dir) if args.config_dir else None
     multirun = _is_sweep(args)
-    command = inspect(configs, args.overrides, multirun, extra)
+    axes = _axes(configs, args.overrides, extra) if multirun else []
+    command = inspect(configs, [*axes, *args.overrides], multirun, extra)
     jobs = command.jobs()
     found = [_job_problems(configs, job, extra) for job in (jobs if not command.problems else jobs[:1])]
     if command.problems or all(found):
@@ -117,6 +128,19 @@ def check_resumed(configs: Path, args: argparse.Namespace, extra: Path | None) -
     if problems:
         raise ConfigError(problems)
     return command
+
+
+def _axes(configs: Path, overrides: Sequence[str], extra: Path | None) -> list[str]:
+    """Return the axes that the recipe of a sweep brings, as words, without those that the command line gives anew."""
+    first = inspect(configs, overrides, True, extra)
+    if first.problems:
+        return []
+    given = {word.key for word in first.words}
+    try:
+        axes = sweep_words(configs, first.jobs()[0], extra)
+    except ComposeError:  # told by the check of the jobs
+        return []
+    return [word for word in axes if word.partition("=")[0] not in given]
 
 
 def _is_sweep(args: argparse.Namespace) -> bool:
@@ -201,9 +225,17 @@ class _Task:
                 job.finish(summary)
         except Interrupted as error:
             same = f"-m {' '.join(self.command.overrides)} hydra.sweep.dir={self.table.path.parent}"
+            self.compare()
             log.error("%s%s", error, _hint(error, same))
             raise SystemExit(130) from error
         return None if summary is None else _objective(summary)
+
+    def compare(self) -> None:
+        """Write and print the comparison of rules, where the sweep has more than one."""
+        assert self.table is not None
+        text = write_comparison(self.table.path.parent, self.table.rows().values())
+        if text is not None:
+            print(f"\n{text}\nsummary.csv, comparison.csv and comparison.md are in {self.table.path.parent}")
 
 
 def _objective(summary: Mapping[str, Any]) -> float:

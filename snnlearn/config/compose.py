@@ -22,6 +22,7 @@ __all__ = [
     "leaf_paths",
     "options",
     "output_folder",
+    "sweep_words",
 ]
 
 
@@ -59,6 +60,19 @@ def output_folder(configs: Path, overrides: Sequence[str], knob: str, extra: Pat
             return Path.cwd() / str(OmegaConf.select(composed, knob, throw_on_missing=True))
         except InterpolationResolutionError:  # such as ${hydra:runtime.choices.rule}
             return None
+
+
+def sweep_words(configs: Path, overrides: Sequence[str], extra: Path | None = None) -> list[str]:
+    """Return the axes of a sweep that a recipe brings, `hydra.sweeper.params`, as words of the command line.
+
+    Another sweeper than Hydra's own reads that in its own way, so it gets none here. Other arguments and errors as for
+    `compose_values`.
+    """
+    with _composed(configs, overrides, extra) as composed:
+        sweeper: Any = OmegaConf.to_container(composed.hydra.sweeper, resolve=True)
+    if not sweeper["_target_"].endswith(".BasicSweeper"):
+        return []
+    return [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
 
 
 @contextmanager

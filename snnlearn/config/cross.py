@@ -29,6 +29,7 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     yield from _rules(values)
     if values.get("neuron.adaptation") == 0 and "adaptation" in values.get("neuron.learn", ()):
         yield Problem("neuron.adaptation", "0", "a number > 0 while neuron.learn has adaptation")
+    yield from _adaptive_share(values)
     update = values.get("trainer.update", "sequence")
     if values.get("rule.name") == "bptt" and update != "sequence":
         yield Problem("trainer.update", str(update), "sequence while rule is bptt, which needs the end")
@@ -88,9 +89,20 @@ def _targets(values: Values) -> Iterator[Problem]:
     if not kind.numbers and loss == "squared_error":
         allowed = f"cross_entropy, mse or mix while dataset is {name}, whose targets are labels"
         yield Problem("loss", loss, allowed, "mse takes labels as one-hot vectors")
+    threshold = values.get("trainer.threshold")
+    if kind.numbers and threshold is not None:
+        yield Problem("trainer.threshold", f"{threshold:g}", f"null while dataset is {name}, which has no accuracy")
     if kind.per_step and values.get("loss.readout") == "running_mean":
         allowed = f"step while dataset is {name}, with a target at every step"
         yield Problem("loss.readout", "running_mean", allowed, "the mean so far mixes in answers to earlier steps")
+
+
+def _adaptive_share(values: Values) -> Iterator[Problem]:
+    share, neuron = values.get("model.adaptive_share", 1.0), values.get("neuron.name")
+    if share < 1 and neuron not in (None, "alif"):
+        yield Problem("model.adaptive_share", f"{share:g}", f"1 while neuron is {neuron}, which never adapts")
+    if share < 1 and "adaptation" in values.get("neuron.learn", ()):
+        yield Problem("model.adaptive_share", f"{share:g}", "1 while neuron.learn has adaptation, one for a layer")
 
 
 def _time_constants(values: Values) -> Iterator[Problem]:

@@ -1,16 +1,18 @@
-"""Folders of runs and jobs: their names, and whether they can be made."""
+"""Folders of runs and jobs: their names, and whether they can be made; what the YAML files may ask for by `${...}`."""
 
 import errno
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from snnlearn.config.problem import Problem
 
-__all__ = ["FolderError", "check_folder", "job_folder", "register_resolvers"]
+__all__ = ["FolderError", "check_folder", "job_folder", "pick", "register_resolvers"]
 
 _LONGEST = 100
 
@@ -33,9 +35,19 @@ def job_folder(overrides: str) -> str:
     return f"{name}_{hashlib.sha256(overrides.encode()).hexdigest()[:6]}"
 
 
+def pick(name: str, values: Mapping[str, Any], otherwise: Any) -> Any:
+    """Return the value for `name`, else `otherwise`: `${pick:${dataset.name},{copy:20},8}` in a recipe.
+
+    >>> pick("copy", {"copy": 20}, 8), pick("digits", {"copy": 20}, 8)
+    (20, 8)
+    """
+    return values.get(name, otherwise)
+
+
 def register_resolvers() -> None:
-    """Make `${job_folder:...}` known to the YAML files; safe to call again."""
+    """Make `${job_folder:...}` and `${pick:...}` known to the YAML files; safe to call again."""
     OmegaConf.register_new_resolver("job_folder", job_folder, replace=True)
+    OmegaConf.register_new_resolver("pick", pick, replace=True)
 
 
 class FolderError(ValueError):

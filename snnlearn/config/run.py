@@ -12,6 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 from snnlearn.config.build import build_test, build_trainer
+from snnlearn.config.figures import learning_figures
 from snnlearn.config.problem import ConfigError, Problem
 from snnlearn.config.resume import (
     Difference,
@@ -154,6 +155,7 @@ def _summary(config: Config, folder: Path, trainer: Trainer, test: Running, seco
         "validation_loss": -place.best if validated and not judged else None,
         "best_epoch": place.best_epoch,
         "epochs": config.trainer.epochs,
+        **learning_figures(config, trainer),
         "seconds": round(place.seconds + seconds, 3),
         "rule": config.rule.name,
         "dataset": _title(config, trainer.train.dataset),

@@ -145,6 +145,11 @@ class TrainerConfig:
     workers: int = knob("processes that read data beside the training; 0: none", at_least=0)
     max_batches: int | None = knob("stop every epoch after so many batches; null: never", at_least=1)
     save_every: int | None = knob("save a checkpoint every so many batches too; null: once an epoch", at_least=1)
+    threshold: float | None = knob(
+        "count the epochs until the validation accuracy has come so far from chance (0) to perfect (1); null: do not",
+        above=0,
+        at_most=1,
+    )
     nonfinite: Literal["stop", "skip"] = knob("what to do with a batch whose loss is NaN or infinite")
     resume: Literal["auto"] | Path | None = knob(  # noqa: RUF009
         "go on from this run folder or checkpoint; auto: from the latest unfinished run that fits, if there is one"

@@ -42,6 +42,9 @@ class RecurrentConfig(MLPConfig):
 
     name: Literal["recurrent"] = knob("fully connected layers, each with its own spikes of the step before as input")  # type: ignore[assignment]
     self_connections: bool = knob("whether a unit's spikes come back to itself too")
+    adaptive_share: float = knob(
+        "share of each hidden layer's units that adapt where neuron is alif; 1: all", at_least=0, at_most=1
+    )
 
 
 ModelConfig = MLPConfig | ConvolutionalConfig | RecurrentConfig

@@ -2,6 +2,7 @@
 
 from snnlearn.engine.fidelity import fidelity
 from snnlearn.engine.fidelity_report import BrokenClaimError, FidelityReport, FidelityRow
+from snnlearn.engine.kept_memory import kept_bytes
 from snnlearn.engine.learner import OnlineLearner
 from snnlearn.engine.losses import CRITERIA, READOUTS, SequenceLoss, StepLoss
 from snnlearn.engine.oracle import bptt_gradients
@@ -30,6 +31,7 @@ __all__ = [
     "SurrogateBiasReport",
     "bptt_gradients",
     "fidelity",
+    "kept_bytes",
     "record_phases",
     "rtrl_gradients",
     "snap_gradients",

@@ -16,7 +16,10 @@ from snnlearn import (
     IF,
     LI,
     LIF,
+    RULES,
+    STLLR,
     CubaLIF,
+    EProp,
     ETBlock,
     Readout,
     TimeConstantDropout,
@@ -27,6 +30,7 @@ from snnlearn.config.build import (
     build_dataset,
     build_learner,
     build_network,
+    build_rule,
     build_scheduler,
     build_splits,
     build_test,
@@ -161,6 +165,10 @@ def test_learning_rates_over_the_epochs() -> None:
         ("rule=sltt", "SLTT"),
         ("rule=ottt", "OTTT"),
         ("rule=drtrl", "D-RTRL"),
+        ("rule=s_tllr", "S-TLLR"),
+        ("rule=ndot", "NDOT"),
+        ("rule=eprop", "e-prop"),
+        ("rule=superspike", "SuperSpike"),
         ("rule=tbptt", "TBPTT"),
         ("rule=bptt", "BPTT"),
     ],
@@ -168,6 +176,20 @@ def test_learning_rates_over_the_epochs() -> None:
 def test_rules_arrive(word: str, rule: str) -> None:
     config = load(composed("model.hidden=4", word))
     assert build_learner(config, build_network(config)).rule.name == rule
+
+
+def test_the_knobs_of_a_rule_arrive() -> None:
+    words = ["rule=s_tllr", "rule.pre_decay=null", "rule.post_decay=0.4", "rule.acausal=0.5", "rule.last_steps=3"]
+    rule = build_rule(load(composed(*words)))
+    assert rule == STLLR(None, 0.4, acausal=0.5, last_steps=3)
+    words = ["rule=eprop", "rule.broadcast=random", "rule.rate=0.1", "rule.rate_weight=2", "rule.kappa=0.3"]
+    assert build_rule(load(composed(*words, "rule.seed=7"))) == EProp("random", 0.1, 2.0, 0.3, 7)
+    assert build_rule(load(composed("rule=sltt_k", "rule.steps=5"))).learn_steps == 5
+
+
+def test_the_files_have_the_defaults_of_the_rules() -> None:
+    for name, rule in RULES.items():
+        assert build_rule(load(composed(f"rule={name}"))) == rule(), name
 
 
 def test_the_window_arrives() -> None:

@@ -12,7 +12,7 @@ from runs import CONFIGS, composed
 from snnlearn.config import Config, ConfigError, load, plain, validate
 from snnlearn.config.compose import ComposeError
 from snnlearn.config.knob import IllegalValue, Knob, convert, legal
-from snnlearn.config.schema_rules import RuleConfig
+from snnlearn.config.schema_rules import PER_SYNAPSE, RuleConfig
 from snnlearn.config.validate import choices, fields
 
 FILES = sorted(CONFIGS.rglob("*.yaml"))
@@ -111,8 +111,13 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
     ("words", "path"),
     [
         (["rule=bptt", "trainer.update=2"], "trainer.update"),
-        (["rule=drtrl", "model=convolutional"], "rule"),
-        (["rule=osttp", "model=convolutional"], "rule"),
+        *(([f"rule={name}", "model=convolutional"], "rule") for name in PER_SYNAPSE),
+        (["rule=eprop", "model.hidden=[8,8]"], "rule.broadcast"),
+        (["rule=sltt_k", "rule.steps=21"], "rule.steps"),
+        (["rule=s_tllr", "rule.last_steps=21"], "rule.last_steps"),
+        (["rule=ndot", "model.dropout=0.1"], "model.dropout"),
+        (["rule=ndot", "model=convolutional", "model.readout=static"], "model.pool"),
+        (["rule=ndot", "model=convolutional", "model.pool=1"], "model.readout"),
         (["rule=tbptt", "rule.window=3", "trainer.update=4"], "trainer.update"),
         (["optimizer.fptt_alpha=0.2"], "trainer.update"),
         (["optimizer=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"], "optimizer.nesterov"),

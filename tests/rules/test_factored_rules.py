@@ -26,6 +26,7 @@ from snnlearn import (
     Readout,
     RuleChoiceError,
     attach,
+    bptt_gradients,
     reset,
 )
 
@@ -112,9 +113,8 @@ def test_a_convolution_is_its_matrix(rule: LearningRule) -> None:
         assert error(mine[f"{name}.connection.bias"], bias) < EXACT, name
         shape = tuple(plain.shape[1:])
     if rule.name != "OTTT":
-        assert error(
-            online_gradients(net, OTTT(), x, y)["1.connection.weight"], mine["1.connection.weight"]
-        ) > 1e-3 or (rule.name == "approximate OTPE")
+        other = online_gradients(net, OTTT(), x, y)["0.connection.weight"]
+        assert (error(other, mine["0.connection.weight"]) > 1e-3) == (rule.name != "NDOT")  # control
 
 
 @pytest.mark.parametrize("rule", [NDOT(), STLLR(), ApproximateOTPE(), ESDRTRL()], ids=lambda rule: rule.name)
@@ -124,8 +124,6 @@ def test_what_the_report_says_is_so(rule: LearningRule, recurrent: bool) -> None
     first = ETRecurrent(7, 9) if recurrent else ETLinear(7, 9)
     blocks = [ETBlock(first, LIF(decay=0.7)), ETBlock(ETLinear(9, 8), LIF(decay=0.6))]
     net, x, y = problem(scaled(nn.Sequential(*blocks, Readout(nn.Linear(8, 3)))), sequence(7))
-    from snnlearn import bptt_gradients
-
     report, mine = attach(net, rule), online_gradients(net, rule, x, y)
     for row in report:
         later = ["1"] if row.parameter[0] == "0" and "later" in row.yardstick else []
@@ -147,14 +145,14 @@ def test_ndot_is_refused_where_no_membrane_comes_with_the_spikes() -> None:
 
 def test_o24_ndot_is_ottt_while_the_senders_stay_silent_after_one_volley() -> None:
     """After the first spikes every membrane decays by the leak alone, so each ratio is the leak."""
-    net = scaled(mlp(lambda: LIF(decay=0.7)), gain=6.0)
+    net = mlp(lambda: LIF(decay=0.7))
     x, y = torch.zeros(10, 5, 7, dtype=torch.float64), torch.arange(5) % 3
     x[0] = torch.rand(5, 7)
     with torch.no_grad():
         net[0].connection.bias.zero_()  # type: ignore[index, union-attr]
     reset(net)
     volley = [net[0](x_t).detach() for x_t in x]  # type: ignore[index]
-    assert 0.2 < float(volley[0].mean()) < 0.8
+    assert 0.05 < float(volley[0].mean()) < 0.8
     assert all(float(spikes.sum()) == 0 for spikes in volley[1:])
     mine, true, none = (plain_loop(net, rule, x, y) for rule in (NDOT(), OTTT(), SLTT()))
     for name, gradient in mine.items():

@@ -240,6 +240,7 @@ def task() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("rule", [DFA(seed=3), FeedbackAlignment(seed=3)], ids=lambda rule: rule.name)
+@pytest.mark.usefixtures("unchecked")
 def test_weights_align_with_a_fixed_feedback(rule: LearningRule) -> None:
     before, after = [], []
     for seed in range(3):
@@ -260,6 +261,7 @@ def test_weights_align_with_a_fixed_feedback(rule: LearningRule) -> None:
     assert min(after) > 0.4, (before, after)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_an_adaptive_feedback_meets_the_readout() -> None:
     """With the same decay of both, what tells B from W^T can only shrink."""
     x, y = task()

@@ -191,3 +191,35 @@ def test_help_into_a_pipe_that_closes_early(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, TRAIN, "--help"], cwd=tmp_path, stdout=out, stderr=subprocess.PIPE)
     assert done.stderr == b""
     assert done.returncode == 0
+
+
+def test_rule_comparison(tmp_path: Path) -> None:
+    """The recipe's axes are a sweep; a word takes the place of one; the table is written, printed, and made again."""
+    sizes = ["dataset.train=20", "dataset.test=8", "trainer.epochs=1", "model.hidden=[6]", "trainer.batch_size=6"]
+    axes = ["rule=sltt,bptt", "dataset=delayed_xor", "seed=1", "hydra.sweep.dir=sweep"]
+    done = call(tmp_path, "-m", "experiment=rule_comparison", *sizes, *axes)
+    assert done.returncode == 0, done.stderr
+    table = rows(tmp_path / "sweep")
+    assert sorted((row["rule"], row["status"]) for row in table.values()) == [
+        ("bptt", "finished"),
+        ("sltt", "finished"),
+    ]
+    by_rule = {row["rule"]: row for row in table.values()}
+    assert int(by_rule["bptt"]["kept_bytes"]) > 3 * int(by_rule["sltt"]["kept_bytes"]) > 0
+    assert float(by_rule["bptt"]["fidelity"]) == pytest.approx(1, abs=1e-9)
+    assert -1 <= float(by_rule["sltt"]["fidelity"]) < 0.99
+    text = (tmp_path / "sweep" / "comparison.md").read_text()
+    assert "| test accuracy, % | delayed_xor (chance 50.0) |" in text
+    assert text in done.stdout
+    again = call(tmp_path, "-m", "experiment=rule_comparison", *sizes, *axes)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("is finished already") == 2
+    assert (tmp_path / "sweep" / "comparison.md").read_text() == text
+
+
+def test_every_job_of_a_recipe_is_checked(tmp_path: Path) -> None:
+    """The axes come from the recipe alone, and a value that is wrong in all of their jobs stops the sweep."""
+    done = call(tmp_path, "-m", "experiment=rule_comparison", "dataset=copy", "model.hidden=[0]")
+    assert done.returncode == 2
+    assert "model.hidden: got [0]" in done.stderr
+    assert list(tmp_path.iterdir()) == []
