@@ -49,6 +49,7 @@ UNNAMED: dict[str, Callable[[], LearningRule]] = {
 }
 """Legal points that no paper named, so that every choice on every axis is met."""
 
+
 def synaptic(**choices: Any) -> LearningRule:
     """A rule with the local transition and one number per synapse."""
     return LearningRule(transition="local", storage="synaptic", **choices)
@@ -213,4 +214,6 @@ def assert_equal(mine: dict[str, Tensor], other: dict[str, Tensor], tolerance: f
     assert mine.keys() == other.keys()
     assert max(float(gradient.abs().max()) for gradient in mine.values()) > 1e-6
     for name, gradient in mine.items():
-        torch.testing.assert_close(gradient, other[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            gradient, other[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )

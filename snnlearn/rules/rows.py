@@ -22,6 +22,7 @@ from snnlearn.rules.yardsticks import CUT_ALL, CUT_BEYOND, CUT_LATER, CUT_WINDOW
 EXACT_WHY = "one constant decay for the layer is the neuron's whole memory"
 JACOBIAN_WHY = "the neuron's own Jacobian is followed, reset included"
 UNIT_WHY = "a parameter of the neuron, followed like a weight"
+NOISY_WHY = "noise on the spikes of the hidden blocks reaches it, so that it learns in another network"
 SIGNALS = {
     "random": "a fixed random broadcast of the output's error stands for dL/ds",
     "adaptive": "a learned broadcast of the output's error stands for dL/ds",
@@ -43,6 +44,8 @@ def rows_of(net: nn.Module, places: Sequence[Place], rule: LearningRule) -> Iter
         row = _row(name, role, place, places, rule)
         if rule.learn_on != "all" and row.yardstick != NOTHING:
             row = ReportRow(row.parameter, row.trace, False, row.yardstick, f"{_steps_in_words(rule)}; {row.why}")
+        if rule.signal == "noise" and row.exact:
+            row = ReportRow(row.parameter, row.trace, False, row.yardstick, NOISY_WHY)
         if recurrent and row.yardstick in (CUT_LATER, CUT_BEYOND):
             row = ReportRow(row.parameter, row.trace, row.exact, row.yardstick + RECURRENT_CUT, row.why)
         yield row

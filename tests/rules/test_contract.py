@@ -1,7 +1,4 @@
-"""What every rule on every kind of network has to keep: the batch, resets, one step, phases, shared weights, mixing.
-
-The shape checks of the package are off here, as for users: they take ten times what the steps do, and run elsewhere.
-"""
+"""What every rule on every kind of network has to keep: the batch, resets, one step, phases, shared weights, mixing."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ from snnlearn.engine.recorder import record_phases
 from snnlearn.nn.phases import Phase
 from snnlearn.rules import CHOICES, RULES
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("quick")
 
 BATCH_BY_DESIGN = {
     "noise": "the estimate of do/ds is taken over the batch, and each sample draws its own noise",
@@ -78,7 +75,7 @@ def test_networks_are_taken_or_refused(rule: LearningRule, kind: str) -> None:
         attach(net, SLTT())
         assert_alive(net, input_for(kind))
         return
-    with pytest.raises((RuleChoiceError, RuntimeError), match="attach|write signal"):
+    with pytest.raises((RuleChoiceError, RuntimeError), match=r"attach|write signal"):
         taught(attached(rule, kind), input_for(kind), targets())
 
 
