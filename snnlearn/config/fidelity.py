@@ -200,12 +200,12 @@ def measure(
     torch.manual_seed(config.seed)
     device = build_device(config)
     net = build_network(config).to(device)
+    loss = build_learner(config, net).loss  # which attaches the rule: a checkpoint may hold what the rule brought
     if options.checkpoint is not None:
         net.load_state_dict(load_checkpoint(_weights(options.checkpoint))["model"])
     batch = _batch(config, options.sequences, device)
     per_step_target = isinstance(batch[1], StepTargets)
     _check_sizes(options, net, len(batch[0]))
-    loss = build_learner(config, net).loss
     report = fidelity(
         net,
         batch,

@@ -69,7 +69,7 @@ LossConfig = CrossEntropyConfig | MSEConfig | MixConfig | SquaredErrorConfig
 
 @dataclass(frozen=True, kw_only=True)
 class _OptimizerBase:
-    lr: float = knob("learning rate", above=0)
+    lr: float = knob("learning rate", above=0, at_most=1000)
     weight_decay: float = knob("weight decay", at_least=0)
     clip_norm: float | None = knob("largest gradient norm of an update; null: no clipping", above=0)
     fptt_alpha: float | None = knob(

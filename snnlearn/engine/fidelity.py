@@ -163,11 +163,18 @@ def rule_gradients(problem: Problem, rule: LearningRule) -> tuple[dict[str, Tens
     return recorder.seen, learner.report, result.firing_rates
 
 
-def _put_back(net: nn.Module, brought: dict[str, Tensor]) -> None:
+def _put_back(net: nn.Module, brought: dict[str, Any]) -> None:
     """Give `net`, if it has come by the same parts by its rule, the values that they had in the network measured."""
     values = net.state_dict()
-    if all(name in values and values[name].shape == value.shape for name, value in brought.items()):
+    if all(name in values and _alike(values[name], value) for name, value in brought.items()):
         net.load_state_dict(brought, strict=False)
+
+
+def _alike(own: object, other: object) -> bool:
+    """Whether two entries of a state_dict fit: tensors of one shape, or extra state, which has a form of its own."""
+    if isinstance(own, Tensor) and isinstance(other, Tensor):
+        return own.shape == other.shape
+    return type(own) is type(other)
 
 
 def _rows(

@@ -27,6 +27,7 @@ from snnlearn.nn.block import ETBlock
 from snnlearn.nn.signal import RewardSignal
 from snnlearn.nn.signal_hub import hubs_of
 from snnlearn.nn.state import non_finite_state, reset, stashed_state
+from snnlearn.rules.attach import check_types
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
 
 log = logging.getLogger("snnlearn.engine")
@@ -58,6 +59,7 @@ class OnlineLearner:
         update: str | int = "sequence",
         clip_norm: float | None = None,
     ) -> None:
+        check_types(net, rule)
         _check_update(update, rule)
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm={clip_norm!r}: the bound on the gradient's norm is above 0; or leave it None")
@@ -226,9 +228,10 @@ class OnlineLearner:
             own = next((p.dtype for p in self.net.parameters()), x_t.dtype)
             if x_t.dtype == own or "dtype" not in str(error):
                 raise
+            other = f", or net.to({x_t.dtype})" if x_t.is_floating_point() else ""
             raise TypeError(
                 f"the input is {x_t.dtype} and the network's parameters are {own}: both must be one dtype; write "
-                f"x.to({own}), or net.to({x_t.dtype}) for a floating input"
+                f"x.to({own}){other}"
             ) from error
 
     def _apply(self) -> int:

@@ -102,7 +102,7 @@ class Problem:
             yield
 
 
-def _stripped(net: nn.Module) -> dict[str, Tensor]:
+def _stripped(net: nn.Module) -> dict[str, Any]:
     """Take the rule off `net`, and return what it had brought with it: feedback, the weights of local readouts."""
     before = net.state_dict()
     attach(net, BPTT())

@@ -21,6 +21,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from snnlearn.functional.losses import is_labelled
+
 LOCAL_LOSSES = ("cross_entropy", "mse", "smooth_l1")
 """Losses of a block's own readout."""
 
@@ -40,33 +42,63 @@ def broadcast_error(
 def as_values(target: Tensor, outputs: int, dtype: torch.dtype) -> Tensor:
     """Return a target as one number per output [B, C]: whole-number labels [B] become one-hot, the rest stays.
 
-    >>> as_values(torch.tensor([1]), 2, torch.float32)
-    tensor([[0., 1.]])
+    A sample without a label (`snnlearn.functional.losses.MISSING_LABEL`) becomes zeros. Raises ValueError for a label
+    outside 0 .. C - 1.
+
+    >>> as_values(torch.tensor([1, -100]), 2, torch.float32)
+    tensor([[0., 1.],
+            [0., 0.]])
     """
     if target.is_floating_point() or target.dim() != 1:
         return target.to(dtype)
-    return F.one_hot(target.long(), outputs).to(dtype)
+    labelled = is_labelled(target)
+    labels = torch.where(labelled, target, 0).long()
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:
+        raise ValueError(
+            f"labels run from {int(labels.min())} to {int(labels.max())} and the network has {outputs} outputs: labels "
+            f"are 0 to {outputs - 1}; renumber them, or give the readout more outputs"
+        )
+    return F.one_hot(labels, outputs).to(dtype) * labelled.unsqueeze(-1)
+
+
+def labelled_rows(target: Tensor) -> Tensor:
+    """Return which samples [B] have a target: all of them for numbers, those that are not missing for labels.
+
+    >>> labelled_rows(torch.tensor([1, -100]))
+    tensor([ True, False])
+    """
+    if target.is_floating_point() or target.dim() != 1:
+        return torch.ones(target.shape[0], dtype=torch.bool, device=target.device)
+    return is_labelled(target)
 
 
 def project_target(
-    target: Float[Tensor, "batch outputs"], feedback: Float[Tensor, "*units outputs"]
+    target: Float[Tensor, "batch outputs"], feedback: Float[Tensor, "*units outputs"], samples: int | None = None
 ) -> Float[Tensor, "batch *units"]:
     """Return u = -B y / n for targets y [B, C], the part of B (o - y) / n that the output has no share in.
+
+    `samples` n, those that have a target; None for all.
 
     >>> project_target(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 2.0]]))
     tensor([[-2.]])
     """
-    return -broadcast_error(target, feedback) / target.shape[0]
+    return -broadcast_error(target, feedback) / (target.shape[0] if samples is None else max(samples, 1))
 
 
 def local_loss(output: Float[Tensor, "batch outputs"], target: Tensor, kind: str) -> Float[Tensor, ""]:
     """Return the loss of a block's own readout [B, C], averaged over the batch: one of LOCAL_LOSSES.
 
-    `target` labels [B], or numbers [B, C]; squared and smooth absolute errors are averaged over outputs too.
+    `target` labels [B], or numbers [B, C]; squared and smooth absolute errors are averaged over outputs too. Samples
+    without a label are left out, and the loss of none is zero.
 
     >>> local_loss(torch.zeros(1, 2), torch.tensor([0]), "mse")
     tensor(0.5000)
     """
+    rows = labelled_rows(target)
+    if not bool(rows.any()):
+        return output.sum() * 0.0
+    if not bool(rows.all()):
+        output, target = output[rows], target[rows]
     if kind == "cross_entropy":
         return F.cross_entropy(output, target)
     values = as_values(target, output.shape[-1], output.dtype)
@@ -128,6 +160,7 @@ __all__ = [
     "advance_output_estimate",
     "as_values",
     "broadcast_error",
+    "labelled_rows",
     "local_loss",
     "project_target",
     "rate_signal",

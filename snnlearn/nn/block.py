@@ -197,6 +197,14 @@ class ETBlock(nn.Module):
                 f"[T, B, ...] step by step"
             )
 
+        size = self.connection.input_size
+        if size is not None and x.shape[size[0]] != size[1]:
+            raise StateShapeError(
+                f"ETBlock({type(self.connection).__name__}) got an input of shape {list(x.shape)}: dimension {size[0]} "
+                f"has {x.shape[size[0]]} values and the layer takes {size[1]}; give the layer that many inputs, or "
+                f"reshape what comes before it"
+            )
+
     def __getstate__(self) -> dict[str, object]:
         """Return attributes for copies and pickles, without those who listen to this block alone."""
         return {**self.__dict__, "listener": None, "observer": None}

@@ -34,6 +34,11 @@ class Connection(nn.Module):
         return (4,)
 
     @property
+    def input_size(self) -> tuple[int, int] | None:
+        """The dimension of the input that the weights fix, and its size; None where they fix none."""
+        return None
+
+    @property
     def trace(self) -> TraceBuffer | StepTrace | None:
         """The trace in use, or None when no rule attached one."""
         return self._modules.get("trace")  # type: ignore[return-value]
@@ -107,6 +112,11 @@ class ETLinear(Connection, nn.Linear):
     def unit_shape(self) -> tuple[int, ...]:
         """One number per output feature."""
         return (self.out_features,)
+
+    @property
+    def input_size(self) -> tuple[int, int] | None:
+        """The last dimension, of `in_features` values."""
+        return -1, self.in_features
 
     def weighted_map(self) -> WeightedMap:
         """Return the matrix product."""

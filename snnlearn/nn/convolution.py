@@ -31,6 +31,11 @@ class ConvConnection(Connection):
         """The channels, and a map of one pixel."""
         return (self.weight.shape[0], *(1,) * len(self.stride))
 
+    @property
+    def input_size(self) -> tuple[int, int] | None:
+        """The channels."""
+        return 1, cast(Any, self).in_channels
+
     def effective_weight(self) -> Tensor:
         """Return the weight that convolves."""
         return self.weight

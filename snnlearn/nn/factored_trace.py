@@ -16,6 +16,7 @@ from snnlearn.functional.factored import (
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
+from snnlearn.nn.signal_hub import SignalError
 from snnlearn.nn.step_trace import StepTrace
 
 
@@ -146,7 +147,7 @@ class RatioTrace(FactoredTrace):
 
     Before each step the block hands over the membranes after reset [B, *inputs] of the neurons that send x, with
     `take_membrane`. The first block of a network (`is_first`) gets x from outside, and its trace decays with `leak`;
-    another without membranes raises RuntimeError. The rest as `FactoredTrace`.
+    another without membranes raises SignalError. The rest as `FactoredTrace`.
 
     >>> from snnlearn.functional import lif_leak_transition
     >>> RatioTrace(lif_leak_transition(0.5), "a").norm()
@@ -168,7 +169,7 @@ class RatioTrace(FactoredTrace):
     def advance_input(self, x: Tensor) -> None:
         """Take x into the trace, which first decays by the ratio that the step before made."""
         if self.arriving is None and not self.is_first:
-            raise RuntimeError(
+            raise SignalError(
                 f"{self.name}: the ratio trace decays by the membranes of the neurons that send its input, and this "
                 f"input does not come straight from a block; move pooling, dropout or reshaping before the neuron, or "
                 f"attach OTTT() to this block"

@@ -66,6 +66,11 @@ class ETRecurrent(Connection, Stateful):
         """One number per output feature."""
         return (self.out_features,)
 
+    @property
+    def input_size(self) -> tuple[int, int] | None:
+        """The last dimension, of `in_features` values."""
+        return -1, self.in_features
+
     def forward(self, x: Tensor) -> Tensor:
         """Return W x + V s + b for x [B, ..., I]; the weight gradients are the trace's when there is one."""
         trace = self.trace

@@ -11,6 +11,7 @@ from snnlearn.functional.signals import (
     advance_output_estimate,
     as_values,
     broadcast_error,
+    labelled_rows,
     local_loss,
     project_target,
     sinusoids,
@@ -74,7 +75,8 @@ class TargetSignal(RandomSignal):
 
     def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return -B y / n."""
-        return project_target(shown_values(hub, error), self.matrix(seen.shape[1:], error)), ()
+        values, asked = shown_values(hub, error), int(labelled_rows(target_of(hub)).sum())
+        return project_target(values, self.matrix(seen.shape[1:], error), asked), ()
 
 
 def shown_values(hub: SignalHub, error: Tensor) -> Tensor:

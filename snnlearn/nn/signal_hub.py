@@ -17,7 +17,7 @@ from snnlearn.nn.state import Stateful
 
 
 class SignalError(RuntimeError):
-    """A learning signal lacks what it is made from: a target, a reward, or an output it can read."""
+    """A signal or a trace lacks what it is made from: a target, a reward, an output it can read, a membrane."""
 
 
 class SignalHub:

@@ -43,7 +43,7 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
     >>> attach(ETBlock(ETLinear(2, 3), LIF()), OTTT())["connection.weight"].trace
     'decay 0.5'
     """
-    _check_types(net, rule)
+    check_types(net, rule)
     places = places_of(net)
     _refuse_sharing(places, rule)
     if rule.storage != "none" and not places:
@@ -148,7 +148,11 @@ def _refuse_unfit(place: Place, rule: LearningRule, is_step_trace: bool) -> None
     refuse_mixing(block.neuron, shape)
 
 
-def _check_types(net: object, rule: object) -> None:
+def check_types(net: object, rule: object) -> None:
+    """Raise TypeError unless `net` is a module and `rule` a rule object.
+
+    >>> check_types(nn.Linear(1, 1), LearningRule())
+    """
     if not isinstance(net, nn.Module):
         raise TypeError(f"attach(net, rule) got {type(net).__name__} as net: the network comes first, then the rule")
     if not isinstance(rule, LearningRule):
@@ -174,4 +178,4 @@ def _refuse_sharing(places: Sequence[Place], rule: LearningRule) -> None:
             seen[id(part)] = name
 
 
-__all__ = ["attach"]
+__all__ = ["attach", "check_types"]

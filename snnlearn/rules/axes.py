@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from snnlearn.nn.factored_trace import PostTrace
+from snnlearn.rules.arguments import check_number, check_share
 from snnlearn.rules.legality import CHOICES, Point, RuleChoiceError, check
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class RateTarget:
 
     rate: float
     weight: float
+
+    def __post_init__(self) -> None:
+        check_share("rate", check_number("rate", self.rate, "0.05"), "0.05")
+        if check_number("weight", self.weight, "1.0") < 0:
+            raise RuleChoiceError(f"weight={self.weight!r}: the weight of a rate in the loss is at least 0; write 1.0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +118,7 @@ class LearningRule:
     title: str = ""
 
     def __post_init__(self) -> None:
+        _check_numbers(self)
         check(
             Point(
                 transition=self.transition,
@@ -151,6 +158,20 @@ class LearningRule:
         from snnlearn.rules.attach import attach  # attach imports the axes
 
         return attach(net, self)
+
+
+def _check_numbers(rule: LearningRule) -> None:
+    """Refuse what is no number of its range before it meets a comparison."""
+    check_share("trace_decay", rule.trace_decay, "0.5")
+    pair = rule.filter_decay if isinstance(rule.filter_decay, tuple) else (rule.filter_decay,)
+    for decay in pair:
+        check_share("filter_decay", decay, "0.9", below_one=True)
+    check_share("forgetting", check_number("forgetting", rule.forgetting, "0.9"), "0.9", below_one=True)
+    if rule.post is not None:
+        for name, value in rule.post._asdict().items():
+            check_number(f"post.{name}", value, "0.5")
+    if isinstance(rule.seed, bool) or not isinstance(rule.seed, int) or rule.seed < 0:
+        raise RuleChoiceError(f"seed={rule.seed!r}: a whole number from 0; write seed=0")
 
 
 __all__ = ["CHOICES", "LearningRule", "LocalHead", "NoiseEstimate", "RateTarget", "RuleChoiceError"]

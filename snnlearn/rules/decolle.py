@@ -13,6 +13,8 @@ reference code bias and reset are inside the membrane that leaks, so the bias ha
 from the network's loss.
 """
 
+from snnlearn.functional.signals import LOCAL_LOSSES
+from snnlearn.rules.arguments import check_one_of
 from snnlearn.rules.axes import LearningRule, LocalHead
 
 
@@ -25,6 +27,7 @@ def DECOLLE(loss: str = "smooth_l1", seed: int = 0) -> LearningRule:
     LocalHead(kind='random', loss='smooth_l1')
     """
     head = LocalHead(kind="random", loss=loss)
+    check_one_of("loss", loss, LOCAL_LOSSES)
     return LearningRule(transition="leak", storage="pre", signal="local_readout", head=head, seed=seed, title="DECOLLE")
 
 

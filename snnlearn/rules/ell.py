@@ -11,6 +11,8 @@ local readout does not spike: its squared error is on G s, where the paper's is 
 neurons.
 """
 
+from snnlearn.functional.signals import LOCAL_LOSSES
+from snnlearn.rules.arguments import check_one_of
 from snnlearn.rules.axes import LearningRule, LocalHead
 
 
@@ -23,6 +25,7 @@ def ELL(loss: str = "mse", seed: int = 0) -> LearningRule:
     LocalHead(kind='trained', loss='mse')
     """
     head = LocalHead(kind="trained", loss=loss)
+    check_one_of("loss", loss, LOCAL_LOSSES)
     return LearningRule(transition="none", storage="none", signal="local_readout", head=head, seed=seed, title="ELL")
 
 

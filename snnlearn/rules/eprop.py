@@ -18,6 +18,7 @@ Unlike in the paper's code nothing is normalised by (1 - alpha) or (1 - kappa), 
 surrogate, and there is no refractory time. Kolen-Pollack weight decay of the adaptive form is the optimizer's.
 """
 
+from snnlearn.rules.arguments import check_number, check_share
 from snnlearn.rules.axes import LearningRule, RateTarget
 from snnlearn.rules.legality import RuleChoiceError
 
@@ -45,6 +46,9 @@ def EProp(
         raise RuleChoiceError(
             f"broadcast={broadcast!r}: choose one of {', '.join(BROADCASTS)}; write broadcast='symmetric'"
         )
+    check_share("rate", rate, "0.05")
+    check_number("rate_weight", rate_weight, "1.0")
+    check_share("kappa", kappa, "0.9", below_one=True)
     return LearningRule(
         transition="local",
         trace_filter="kappa",

@@ -13,6 +13,7 @@ Unlike in the paper, where one factor smooths both sides, the decay of the input
 the neuron, so that the input side alone is the true trace. The mean over calls there is a mean over steps here.
 """
 
+from snnlearn.rules.arguments import check_share
 from snnlearn.rules.axes import LearningRule
 
 
@@ -25,6 +26,8 @@ def ESDRTRL(input_decay: float | None = None, forgetting: float = 0.9) -> Learni
     >>> ESDRTRL(forgetting=0.5).storage
     'rank_one'
     """
+    check_share("input_decay", input_decay, "0.5")
+    check_share("forgetting", forgetting, "0.9", below_one=True)
     return LearningRule(
         transition="local", storage="rank_one", trace_decay=input_decay, forgetting=forgetting, title="ES-D-RTRL"
     )

@@ -12,6 +12,7 @@ code the reset is what the neuron says (there detached), the output learns from 
 rule on a spike one step late), and time constants are those of the network.
 """
 
+from snnlearn.rules.arguments import check_steps
 from snnlearn.rules.axes import LearningRule
 
 
@@ -21,6 +22,7 @@ def ETLP(steps: int = 10, seed: int = 0) -> LearningRule:
     >>> ETLP(steps=4).learn_steps
     4
     """
+    check_steps("steps", steps)
     return LearningRule(
         transition="local",
         storage="synaptic",

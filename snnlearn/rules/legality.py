@@ -116,7 +116,9 @@ def _filters(point: Point) -> Iterator[str]:
     elif point.transition == "ratio" or point.storage == "rank_one":
         which = f"transition={point.transition!r}" if point.transition == "ratio" else "storage='rank_one'"
         yield f"{pair}{which}: a filter acts on each synapse's own eligibility; write trace_filter='none'"
-    elif point.trace_filter == "double" and not isinstance(point.filter_decay, tuple):
+    elif point.trace_filter == "double" and not (
+        isinstance(point.filter_decay, tuple) and len(point.filter_decay) == 2
+    ):
         yield f"{pair}filter_decay={point.filter_decay!r}: it needs two decays; write filter_decay=(0.9, 0.8)"
     elif point.trace_filter != "double" and isinstance(point.filter_decay, tuple):
         yield f"{pair}filter_decay={point.filter_decay!r}: one decay, or None for the layer's own; write 0.9"

@@ -44,11 +44,26 @@ def rows_of(net: nn.Module, places: Sequence[Place], rule: LearningRule) -> Iter
         row = _row(name, role, place, places, rule)
         if rule.learn_on != "all" and row.yardstick != NOTHING:
             row = ReportRow(row.parameter, row.trace, False, row.yardstick, f"{_steps_in_words(rule)}; {row.why}")
+        if row.exact and place is not None:
+            row = _shared(net, row, name, place, places, rule)
         if rule.signal == "noise" and row.exact:
             row = ReportRow(row.parameter, row.trace, False, row.yardstick, NOISY_WHY)
         if recurrent and row.yardstick in (CUT_LATER, CUT_BEYOND):
             row = ReportRow(row.parameter, row.trace, row.exact, row.yardstick + RECURRENT_CUT, row.why)
         yield row
+
+
+def _shared(
+    net: nn.Module, row: ReportRow, name: str, place: Place, places: Sequence[Place], rule: LearningRule
+) -> ReportRow:
+    """Return the row of a weight that other blocks use too, exact only where it is in all of them."""
+    weight = net.get_parameter(name)
+    for other in places:
+        if other.block is not place.block and any(weight is p for p in other.block.connection.parameters()):
+            twin = _row(name, "connection", other, places, rule)
+            if not twin.exact:
+                return ReportRow(name, row.trace, False, row.yardstick, f"shared with {other.name!r}: {twin.why}")
+    return row
 
 
 def _row(name: str, role: str, place: Place | None, places: Sequence[Place], rule: LearningRule) -> ReportRow:

@@ -15,6 +15,7 @@ Blocks that integrate without firing, as a leaky readout, have no second term.
 """
 
 from snnlearn.nn.factored_trace import PostTrace
+from snnlearn.rules.arguments import check_number, check_share, check_steps
 from snnlearn.rules.axes import LearningRule
 
 
@@ -34,6 +35,11 @@ def STLLR(
     >>> STLLR(last_steps=5).learn_on
     'last'
     """
+    check_share("pre_decay", pre_decay, "0.75")
+    check_share("post_decay", check_number("post_decay", post_decay, "0.2"), "0.2", below_one=True)
+    check_number("acausal", acausal, "-1.0")
+    check_number("causal", causal, "1.0")
+    check_steps("last_steps", last_steps)
     return LearningRule(
         transition="leak",
         storage="pre",

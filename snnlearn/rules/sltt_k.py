@@ -11,6 +11,7 @@ the gradient of SLTT. Exact for: BPTT of the drawn steps' losses with every temp
 of the other steps is the same here, without a backward; in the paper's code it runs without a graph as well.
 """
 
+from snnlearn.rules.arguments import check_steps
 from snnlearn.rules.axes import LearningRule
 
 
@@ -20,6 +21,7 @@ def SLTTK(steps: int = 2) -> LearningRule:
     >>> SLTTK(steps=3).learn_steps
     3
     """
+    check_steps("steps", steps)
     return LearningRule(transition="none", storage="none", learn_on="random", learn_steps=steps, title="SLTT-K")
 
 

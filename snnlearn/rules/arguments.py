@@ -1,0 +1,52 @@
+"""Checks of a rule's own arguments, which speak of them by the names that the caller wrote."""
+
+import math
+import numbers
+from collections.abc import Sequence
+
+from snnlearn.rules.legality import RuleChoiceError
+
+
+def check_number(name: str, value: object, example: str) -> float:
+    """Return a finite number as a float; raise RuleChoiceError for anything else.
+
+    >>> check_number("causal", 1, "1.0")
+    1.0
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise RuleChoiceError(f"{name}={value!r}: a finite number; write {name}={example}")
+    return float(value)
+
+
+def check_share(name: str, value: object, example: str, below_one: bool = False) -> None:
+    """Raise RuleChoiceError unless a number lies in 0 .. 1, or below 1 where it must not reach it; None passes.
+
+    >>> check_share("kappa", 0.9, "0.9", below_one=True)
+    """
+    if value is None:
+        return
+    number = check_number(name, value, example)
+    if not (0 <= number < 1 or (number == 1 and not below_one)):
+        allowed = "in 0 .. 1, below 1" if below_one else "in 0 .. 1"
+        raise RuleChoiceError(f"{name}={value!r}: it lies {allowed}; write {name}={example}")
+
+
+def check_steps(name: str, value: object) -> None:
+    """Raise RuleChoiceError unless a number of steps is whole and at least 1; None passes.
+
+    >>> check_steps("steps", 2)
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise RuleChoiceError(f"{name}={value!r}: a whole number of steps from 1; write {name}=5")
+
+
+def check_one_of(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise RuleChoiceError unless `value` is one of `choices`.
+
+    >>> check_one_of("loss", "mse", ("mse",))
+    """
+    if value not in choices:
+        raise RuleChoiceError(f"{name}={value!r}: choose one of {', '.join(choices)}; write {name}={choices[0]!r}")
+
+
+__all__ = ["check_number", "check_one_of", "check_share", "check_steps"]
