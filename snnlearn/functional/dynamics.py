@@ -142,37 +142,38 @@ def check_reset(reset: str) -> None:
 
 
 def jacobian_of(step: Callable[[Tensor, State], tuple[Tensor, State]], y: Tensor, state: State) -> Jacobian:
-    """Differentiate any elementwise step by forward mode: one product per hidden value and one for y.
+    """Differentiate any elementwise step by reverse mode: one pass back for the spike and one per hidden value.
 
-    `step(y, state) -> (spike, state)`; `y` and each state [*units]. The result is the `Jacobian` of
-    shapes given there. Exact when the step is elementwise over units, as every neuron's must be.
+    `step(y, state) -> (spike, state)`; `y` and each state [*units]. The result is the `Jacobian` of shapes given
+    there. Exact when the step is elementwise over units, as every neuron's must be: the derivative of a sum over units
+    then is each unit's own. (Forward mode gives the same and takes many times as long on small tensors.)
 
     >>> jacobian = jacobian_of(lambda y, h: (h[0], (0.5 * h[0] + y,)), torch.ones(1), (torch.ones(1),))
     >>> jacobian.transition.flatten(), jacobian.drive.flatten()
     (tensor([0.5000]), tensor([1.]))
     """
-    inputs = (y, *state)
-
-    def flat(*values: Tensor) -> tuple[Tensor, ...]:
-        spike, after = step(values[0], tuple(values[1:]))
-        return (spike, *after)
-
-    columns = [_derivative_along(flat, inputs, position) for position in range(len(inputs))]
-    columns = _broadcast(columns)
-    spike_by = [column[0] for column in columns]
-    state_by = [torch.stack(list(column[1:])) for column in columns]
+    with torch.enable_grad():
+        inputs = [value.detach().requires_grad_() for value in (y, *state)]
+        copies = [value.clone() for value in inputs]  # a step may write to what it is given
+        spike, after = step(copies[0], tuple(copies[1:]))
+        shape = torch.broadcast_shapes(*(value.shape for value in (*inputs, spike, *after)))
+        if any(value.shape != shape for value in inputs):  # constants per unit may widen what they meet
+            return jacobian_of(step, y.expand(shape), tuple(value.expand(shape) for value in state))
+        spike_by, *state_by = (_derivatives(value.expand(shape), inputs) for value in (spike, *after))
     return Jacobian(
-        transition=torch.stack(state_by[1:], dim=1),
-        drive=state_by[0],
+        transition=torch.stack([torch.stack(row[1:]) for row in state_by]),
+        drive=torch.stack([row[0] for row in state_by]),
         spike_state=torch.stack(spike_by[1:]),
         spike_input=spike_by[0],
     )
 
 
-def _broadcast(columns: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-    """Give all derivatives one shape: constants per unit may have widened some of them."""
-    shape = torch.broadcast_shapes(*(part.shape for column in columns for part in column))
-    return [tuple(part.broadcast_to(shape) for part in column) for column in columns]
+def _derivatives(output: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """Return d output / d input per unit, for each of the inputs; zeros where it does not depend on one."""
+    if not output.requires_grad:
+        return [torch.zeros_like(value) for value in inputs]
+    found = torch.autograd.grad(output.sum(), inputs, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return list(found)
 
 
 def forward_derivative(
@@ -188,13 +189,6 @@ def forward_derivative(
         warnings.filterwarnings("ignore", message=".*torch.jit.script.*")
         result = torch.func.jvp(function, tuple(value.detach() for value in inputs), tuple(tangents))
     return tuple(result[1])
-
-
-def _derivative_along(
-    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], position: int
-) -> tuple[Tensor, ...]:
-    tangents = [torch.ones_like(v) if i == position else torch.zeros_like(v) for i, v in enumerate(inputs)]
-    return forward_derivative(function, inputs, tangents)
 
 
 __all__ = [

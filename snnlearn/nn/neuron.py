@@ -19,7 +19,7 @@ class Neuron(Stateful):
 
     A subclass names its hidden values in `state_names` and defines `step`; its spikes come from
     `self.spike(u)` with u = membrane - threshold, so that learning can replace the derivative. `y` and each
-    hidden value have the shape [B, *units]. Everything else is derived: the local Jacobian by forward mode,
+    hidden value have the shape [B, *units]. Everything else is derived: the local Jacobian by differentiation,
     the constant part that a factored trace follows, and whether that constant part is all there is.
 
     `surrogate` the derivative of the spike. Between steps the state is cut from the graph, unless
@@ -100,7 +100,7 @@ class Neuron(Stateful):
         return tuple(torch.zeros_like(y, dtype=dtype, requires_grad=False) for _ in self.state_names)
 
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
-        """Return the local derivatives of `step` at (y, state), by forward mode unless overridden."""
+        """Return the local derivatives of `step` at (y, state), by differentiation unless overridden."""
         return jacobian_of(self.step, y, state)
 
     def advance_linearised(self, y: Tensor) -> LinearisedStep:

@@ -59,7 +59,7 @@ def caveats_of(neuron: "Neuron") -> list[str]:
 
 
 def jacobian_at(neuron: "Neuron", y: Tensor, state: State) -> Jacobian:
-    """Return the neuron's `jacobian` at (y, state), by forward mode where it was written for another step.
+    """Return the neuron's `jacobian` at (y, state), by differentiation where it was written for another step.
 
     >>> from snnlearn.nn import LIF
     >>> jacobian_at(LIF(decay=0.5), torch.zeros(1, 1), (torch.zeros(1, 1),)).transition.flatten()
