@@ -124,6 +124,11 @@ def test_the_clock(rule: LearningRule) -> None:
         reset(net)
         late.backward()
 
+    def reset_of_a_row_first(net: nn.Module) -> None:
+        late = F.cross_entropy(net(x[1]), y)
+        reset(net, torch.arange(len(y)) == 0)
+        late.backward()
+
     def unseen_step_first(net: nn.Module) -> None:
         with torch.no_grad():
             net(x[1])
@@ -132,7 +137,8 @@ def test_the_clock(rule: LearningRule) -> None:
     def forward_in_eval(net: nn.Module) -> None:
         F.cross_entropy(net.eval()(x[1]), y).backward()
 
-    for wrong_order in (next_forward_first, reset_first, unseen_step_first, forward_in_eval):
+    orders = (next_forward_first, reset_first, reset_of_a_row_first, unseen_step_first, forward_in_eval)
+    for wrong_order in orders:
         twin = copy.deepcopy(started)
         show(twin, y)
         if keeps_trace(rule):
