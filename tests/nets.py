@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from snnlearn import (
     ALIF,
     BPTT,
+    DRTRL,
     IF,
     LI,
     LIF,
@@ -116,9 +117,9 @@ def assert_alive(net: nn.Module, x: Tensor, low: float = 0.02, high: float = 0.9
         assert low < sum(rate) / len(rate) < high
 
 
-RULES = [OTTT(), SLTT(), BPTT()]
+RULES = [OTTT(), SLTT(), DRTRL(), BPTT()]
 EVERY_RULE = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-ONLINE = pytest.mark.parametrize("rule", RULES[:2], ids=lambda rule: rule.name)
+ONLINE = pytest.mark.parametrize("rule", RULES[:3], ids=lambda rule: rule.name)
 SUMMED: dict[str, Any] = {"reduction": "sum"}
 
 

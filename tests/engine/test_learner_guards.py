@@ -154,8 +154,8 @@ def test_a_poisoned_step_of_a_stream_leaves_no_trace(rule: LearningRule, device:
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_poisoned_input_leaves_no_running_statistic(rule: LearningRule, streamed: bool) -> None:
     """It is refused before any module, a norm with running statistics among them, has seen it."""
-    block = ETBlock(ETLinear(6, 16), LIF(), norm=nn.BatchNorm1d(16))
-    net = nn.Sequential(block, ETBlock(ETLinear(16, 4), LI())).double()
+    hidden, norm = ETBlock(ETLinear(6, 16), LIF()), nn.BatchNorm1d(16)
+    net = nn.Sequential(hidden, norm, ETBlock(ETLinear(16, 4), LI())).double()
     learner, _ = learner_of(net, rule)
     x, y = live_input(5, 4), labels(4)
     learner.learn(x, y)

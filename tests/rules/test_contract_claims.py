@@ -45,6 +45,7 @@ SEED = 3
 NEURONS: dict[str, Callable[[], Neuron]] = {
     "LIF": LIF,
     "LIF hard attached": functools.partial(LIF, reset="hard", detach_reset=False),
+    "LIF learned": functools.partial(LIF, learn=("decay", "threshold")),
     "ALIF": ALIF,
     "CubaLIF": CubaLIF,
 }
@@ -181,10 +182,10 @@ def test_a_stream_learns_where_it_has_a_target(rule: LearningRule) -> None:
 
 
 def separable(batch: int = 12) -> tuple[Tensor, Tensor]:
-    """Spikes [T, B, 6] on the two inputs of the label, and a few anywhere."""
+    """Spikes [3, B, 6] on the two inputs of the label, and a few anywhere."""
     y = torch.arange(batch) % CLASSES
     own = F.one_hot(y, CLASSES).repeat_interleave(2, dim=1).double()
-    return (torch.rand(STEPS, batch, 6) < 0.8 * own + 0.1).double(), y
+    return (torch.rand(3, batch, 6) < 0.8 * own + 0.1).double(), y
 
 
 @points()
@@ -192,11 +193,11 @@ def test_it_learns(rule: LearningRule) -> None:
     """The loss falls; a spatial signal does it through the hidden blocks alone, behind a readout that is frozen.
 
     A reward that does not follow from what the network does teaches the hidden blocks nothing, so there it is zero and
-    the readout learns. A step in ten is too few for so short a test, so there it is one in two.
+    the readout learns. A random step in ten is too few for so short a test, so there every step learns.
     """
     torch.manual_seed(2)
     if rule.learn_on == "poisson":
-        rule = dataclasses.replace(rule, learn_steps=2)
+        rule = every_step(rule)
     net, (x, y) = net_for(rule), separable()
     start = {name: p.detach().clone() for name, p in net.named_parameters() if block_of(name) != str(len(net) - 1)}
     learner = OnlineLearner(net, rule, F.cross_entropy, torch.optim.Adam(net.parameters(), lr=0.05))
@@ -204,6 +205,6 @@ def test_it_learns(rule: LearningRule) -> None:
     if is_spatial(rule):
         net[-1].requires_grad_(False)
     losses = [learner.learn(x, y).loss for _ in range(25)]
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.85 * losses[0]
     moved = furthest(start, {name: p.detach() for name, p in net.named_parameters()})
     assert (moved > 1e-3) == (rule.signal != "reward")

@@ -87,12 +87,12 @@ def footprint(net: nn.Module, x: Tensor, y: Tensor, steps: int, learns: bool) ->
     return held_bytes(net), size, sum(tensor.grad_fn is not None for tensor in held_tensors(net))
 
 
-@points_on_nets(is_online)
-def test_memory_does_not_grow(rule: LearningRule, kind: str) -> None:
+@points(is_online)
+def test_memory_does_not_grow(rule: LearningRule) -> None:
     """Neither state and traces nor the graph of a step know how long the sequence is."""
-    net, x, y = attached(rule, kind), input_for(kind), targets()
+    net, x, y = attached(rule, "recurrent"), input_for("recurrent"), targets()
     early = footprint(net, x, y, 3, learns=True)
-    late = footprint(net, x, y, 27, learns=True)
+    late = footprint(net, x, y, 27, learns=True)  # thirty steps in all
     assert early == late
     assert early[0] > 0
     assert late[2] == 0
@@ -124,6 +124,11 @@ def test_the_clock(rule: LearningRule) -> None:
         reset(net)
         late.backward()
 
+    def reset_of_a_row_first(net: nn.Module) -> None:
+        late = F.cross_entropy(net(x[1]), y)
+        reset(net, torch.arange(len(y)) == 0)
+        late.backward()
+
     def unseen_step_first(net: nn.Module) -> None:
         with torch.no_grad():
             net(x[1])
@@ -132,7 +137,8 @@ def test_the_clock(rule: LearningRule) -> None:
     def forward_in_eval(net: nn.Module) -> None:
         F.cross_entropy(net.eval()(x[1]), y).backward()
 
-    for wrong_order in (next_forward_first, reset_first, unseen_step_first, forward_in_eval):
+    orders = (next_forward_first, reset_first, reset_of_a_row_first, unseen_step_first, forward_in_eval)
+    for wrong_order in orders:
         twin = copy.deepcopy(started)
         show(twin, y)
         if keeps_trace(rule):
