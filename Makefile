@@ -54,7 +54,7 @@ train: $(VENV)/.package-ready ## Train on the embedded digits (a few minutes)
 	$(BIN)/python scripts/train.py
 
 test: $(VENV)/.dev-ready ## Run every test, doctests and notebooks included
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: $(VENV)/.dev-ready ## Check style, format and types; change nothing
 	$(BIN)/ruff check .
