@@ -207,7 +207,7 @@ def test_o20_es_d_rtrl_that_forgets_at_once_is_ottt(shape: tuple[int, ...]) -> N
     ("make", "words"),
     [
         (lambda: ESDRTRL(forgetting=1.0), "forgetting=1.0"),
-        (lambda: ESDRTRL(input_decay=1.5), "trace_decay=1.5"),
+        (lambda: ESDRTRL(input_decay=1.5), "input_decay=1.5"),
         (lambda: STLLR(post_decay=1.0), "decay=1.0"),
         (lambda: LearningRule(transition="local", storage="synaptic", trace_decay=0.5), "only a leak takes a decay"),
     ],
