@@ -1,7 +1,6 @@
 """Learning on sequences and on streams: forward, trace, neuron backward, ET backward, step by step."""
 
 import logging
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snnlearn.engine.checks import (
+    add_signal_parameters,
+    check_optimizer,
+    check_reward,
+    check_update,
+    refuse_non_finite,
+    require_gradients,
+)
+from snnlearn.engine.chunked import Piece, check_chunk, pieces_of, refuse_unfoldable, run_piece
 from snnlearn.engine.gathering import Gathering
 from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss
 from snnlearn.engine.schedule import chosen_steps
@@ -20,17 +28,19 @@ from snnlearn.engine.sequence import (
     map_outputs,
     note_target,
     sequence_length,
-    steps_of,
 )
 from snnlearn.engine.window import Window
 from snnlearn.nn.block import ETBlock
-from snnlearn.nn.signal import RewardSignal
 from snnlearn.nn.signal_hub import hubs_of
 from snnlearn.nn.state import non_finite_state, reset, stashed_state
 from snnlearn.rules.attach import check_types
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
 
 log = logging.getLogger("snnlearn.engine")
+
+
+def _no_loss(output: Any, target: Any) -> Tensor:
+    raise AssertionError("a prediction has no loss")
 
 
 class OnlineLearner:
@@ -40,6 +50,8 @@ class OnlineLearner:
     `update` "sequence" steps the optimizer at the end of each sequence, k after every k steps that had a loss;
     either way the gradient of an update is the mean over its steps' losses. On a stream, which has no end,
     "sequence" means every such step. A rule with a window updates where a window ends, so k is a multiple of it.
+    `chunk` K steps are run at once, with the same numbers and much faster (`snnlearn.functional.chunk`); a k is a
+    multiple of it, and layers that would mean something else are refused.
     `clip_norm` bounds the gradient's norm once per update. `report` says how each parameter learns. Raises
     RuleChoiceError for BPTT with update=k, ValueError for the rest.
 
@@ -58,16 +70,17 @@ class OnlineLearner:
         optimizer: torch.optim.Optimizer,
         update: str | int = "sequence",
         clip_norm: float | None = None,
+        chunk: int = 1,
     ) -> None:
         check_types(net, rule)
-        _check_update(update, rule)
+        check_update(update, rule)
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm={clip_norm!r}: the bound on the gradient's norm is above 0; or leave it None")
-        _check_optimizer(net, optimizer)
+        check_optimizer(net, optimizer)
         self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
-        self.update, self.clip_norm = update, clip_norm
+        self.update, self.clip_norm, self.chunk = update, clip_norm, check_chunk(chunk, update, rule)
         self.report = rule.attach(net)
-        _add_signal_parameters(net, optimizer)
+        add_signal_parameters(net, optimizer)
         self._pending = 0
         self._pending_loss: Tensor | None = None
         self._learned = False
@@ -78,41 +91,36 @@ class OnlineLearner:
         self.gradient_norm = 0.0
 
     def learn(
-        self, x: Iterable[Tensor], y: Any, per_step_target: bool = False, keep_state: bool = False
+        self,
+        x: Iterable[Tensor],
+        y: Any,
+        per_step_target: bool = False,
+        keep_state: bool = False,
+        restarts: Tensor | None = None,
     ) -> SequenceResult:
         """Learn from one batch of sequences and return its figures.
 
         `x` [T, B, ...], or any iterable of [B, ...], which is streamed; `y` the target of every step, or with
         `per_step_target` one target per step, None for a step that teaches nothing. State starts afresh unless
-        `keep_state`, which continues a longer sequence (under BPTT the gradient is cut at the seam). An empty batch
+        `keep_state`, which continues a longer sequence (under BPTT the gradient is cut at the seam). `restarts` [T, B]
+        is true where a row begins another sequence before a step, as where sequences are packed. An empty batch
         changes nothing. Raises NonFiniteError, with state reset and no weight changed by the update it stops, when
         an input, loss, state or gradient is not finite.
         """
-        _require_gradients("learn")
+        require_gradients("learn")
         if not keep_state:
             self._run = None
             reset(self.net)
         self._drop_pending()
-        run, updates = self._run_for(sequence_length(x)), 0
-        chosen = chosen_steps(self.rule, x)
         self._gathering, self._hubs = Gathering(self.net), hubs_of(self.net)
+        run, updates, chosen = self._run_for(sequence_length(x)), 0, chosen_steps(self.rule, x)
         with self._failing_clean(), Meter(self.net, per_step_target) as meter:
             if isinstance(x, Tensor):
-                _refuse_non_finite(x)
-            for x_t, target in steps_of(x, y, per_step_target):
+                refuse_non_finite(x)
+            for piece in self._pieces(x, y, per_step_target, restarts):
                 if not isinstance(x, Tensor):
-                    _refuse_non_finite(x_t)
-                learns = next(chosen)
-                output, loss = self._forward(x_t, target, run)
-                meter.batch_size = x_t.shape[0]
-                meter.add(output, target, loss)
-                if loss is not None:
-                    self._pending, self._pending_loss = self._pending + 1, meter.loss
-                    if learns:
-                        self._learned = True
-                        if self._window is None:
-                            with self._gathering:
-                                loss.backward()
+                    refuse_non_finite(piece.x)
+                loss = self._learn_piece(piece, run, meter, chosen)
                 if self._may_update(loss) and isinstance(self.update, int) and self._pending >= self.update:
                     updates += self._apply()
             if self._window is not None:
@@ -122,6 +130,51 @@ class OnlineLearner:
             else:
                 self._refuse_non_finite_state()
         return meter.result(gradient_norm=self.gradient_norm, updates=updates, trace_norms=self._trace_norms())
+
+    def _pieces(self, x: Iterable[Tensor], y: Any, per_step_target: bool, restarts: Tensor | None) -> Iterator[Piece]:
+        if self.chunk > 1:
+            refuse_unfoldable(self.net)
+        return pieces_of(x, y, per_step_target, restarts, self.chunk, self._until_update)
+
+    def _until_update(self) -> int | None:
+        return self.update - self._pending if isinstance(self.update, int) else None
+
+    def _learn_piece(self, piece: Piece, run: LossRun, meter: Meter, chosen: Iterator[bool]) -> Tensor | None:
+        """Run a piece forward, and backward from the losses of those of its steps that learn; return their sum."""
+        loss: Tensor | None = None
+        teaching: Tensor | None = None
+        learning = [next(chosen) for _ in range(piece.steps)]
+        for hub in self._hubs:
+            hub.learning = [False] * piece.steps
+        for t, (output, target, loss_t) in enumerate(self._steps_of_piece(piece, run)):
+            meter.batch_size = piece.x.shape[0] // piece.steps
+            meter.add(output, target, loss_t)
+            if loss_t is None:
+                continue
+            loss = loss_t if loss is None else loss + loss_t
+            self._pending, self._pending_loss = self._pending + 1, meter.loss
+            if learning[t]:
+                self._learned = True
+                teaching = loss_t if teaching is None else teaching + loss_t
+                for hub in self._hubs:
+                    hub.learning[t] = True
+        if teaching is not None and self._window is None:
+            with self._gathering:
+                teaching.backward()
+        return loss
+
+    def _steps_of_piece(self, piece: Piece, run: LossRun) -> Iterator[tuple[Any, Any, Tensor | None]]:
+        """Yield output, target and loss of every step of a piece."""
+        if piece.steps == 1:
+            if piece.restarts is not None:
+                reset(self.net, piece.restarts[0])
+                run.reset(piece.restarts[0])
+            yield self._one_step(piece.x, piece.targets[0], run)
+            return
+        for t, output in enumerate(run_piece(self._output, self.net, self._hubs, piece)):
+            if piece.restarts is not None and bool(piece.restarts[t].any()):
+                run.reset(piece.restarts[t])
+            yield output, piece.targets[t], self._loss(output, piece.targets[t], run, piece.x.shape[0] == 0)
 
     def step(self, x_t: Tensor, y_t: Any = None, reward: Tensor | float | None = None) -> Any:
         """Take one step of a stream and return the output [B, ...]; learn where a target `y_t` is given.
@@ -136,13 +189,13 @@ class OnlineLearner:
                 f"step() under {self.rule.name}: a stream has no end to backpropagate from; attach OTTT() or SLTT(), "
                 f"or TruncatedBPTT() to learn window by window, or call learn(x, y) on whole sequences"
             )
-        _require_gradients("step")
+        require_gradients("step")
         if reward is not None:
-            _check_reward(self.net, self.rule, y_t)
+            check_reward(self.net, self.rule, y_t)
         learns = next(chosen_steps(self.rule, None))
         run = self._run_for(None)
         with self._failing_clean():
-            _refuse_non_finite(x_t)
+            refuse_non_finite(x_t)
             for hub in self._hubs:
                 hub.reward = None if reward is None else torch.as_tensor(reward)
             output, loss = self._forward(x_t, NO_TARGET if y_t is None else y_t, run)
@@ -167,8 +220,10 @@ class OnlineLearner:
     def predict(self, x: Iterable[Tensor]) -> Prediction:
         """Return outputs for sequences x [T, B, ...], in eval() and from fresh state; a running stream goes on."""
         with self._apart(), Meter(self.net) as meter:
-            for x_t, _ in steps_of(x, None, False):
-                meter.add(self.net(x_t), None, None)
+            run = LossRun(_no_loss, None, False)
+            for piece in self._pieces(x, NO_TARGET, False, None):
+                for output, _, _ in self._steps_of_piece(piece, run):
+                    meter.add(output, None, None)
         result = meter.result()
         return Prediction(result.output, result.last_output, result.steps)
 
@@ -176,11 +231,11 @@ class OnlineLearner:
         """Return `learn`'s figures without learning, in eval() and from fresh state; a running stream goes on."""
         with self._apart(), Meter(self.net, per_step_target) as meter:
             run = LossRun(self.loss, sequence_length(x), False)
-            for x_t, target in steps_of(x, y, per_step_target):
-                _refuse_non_finite(x_t)
-                output, loss = self._forward(x_t, target, run)
-                meter.batch_size = x_t.shape[0]
-                meter.add(output, target, loss)
+            for piece in self._pieces(x, y, per_step_target, None):
+                refuse_non_finite(piece.x)
+                meter.batch_size = piece.x.shape[0] // piece.steps
+                for output, target, loss in self._steps_of_piece(piece, run):
+                    meter.add(output, target, loss)
         return meter.result()
 
     def reset(self, rows: Tensor | None = None) -> None:
@@ -203,6 +258,10 @@ class OnlineLearner:
         """Whether weights may change after this step: always, or only where a window of steps ends with it."""
         return self._window is None or self._window.add(loss)
 
+    def _one_step(self, x_t: Tensor, target: Any, run: LossRun) -> tuple[Any, Any, Tensor | None]:
+        output, loss = self._forward(x_t, target, run)
+        return output, target, loss
+
     def _forward(self, x_t: Tensor, target: Any, run: LossRun) -> tuple[Any, Tensor | None]:
         if not isinstance(x_t, Tensor):
             raise TypeError(
@@ -212,11 +271,14 @@ class OnlineLearner:
         for hub in self._hubs:
             hub.target = target if isinstance(target, Tensor) else None
         output = self._output(x_t)
-        if x_t.shape[0] == 0:
+        return output, self._loss(output, target, run, x_t.shape[0] == 0)
+
+    def _loss(self, output: Any, target: Any, run: LossRun, empty: bool) -> Tensor | None:
+        if empty:
             self._warn_once("an empty batch (B = 0) was met; it changes no weight")
-            return output, None
+            return None
         try:
-            return output, run.step(output, target)
+            return run.step(output, target)
         except (RuntimeError, ValueError, IndexError) as error:
             note_target(error, output, target)
             raise
@@ -326,73 +388,6 @@ class OnlineLearner:
         finally:
             for module, training in modes.items():
                 module.training = training
-
-
-def _add_signal_parameters(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Give the optimizer the parameters that the rule itself brought: a learned broadcast, the readouts of blocks."""
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    signals = [m.signal for m in net.modules() if isinstance(m, ETBlock) and m.signal is not None]
-    brought = [p for signal in signals for p in signal.parameters() if id(p) not in held]
-    if brought:
-        optimizer.add_param_group({"params": brought})
-
-
-def _check_reward(net: nn.Module, rule: LearningRule, y_t: Any) -> None:
-    if not any(isinstance(module, RewardSignal) for module in net.modules()):
-        raise RuleChoiceError(
-            f"a reward was given and no block under {rule.name} learns from one, so it would be lost; leave it out, or "
-            f"attach RewardModulated() or another rule with signal='reward'"
-        )
-    if y_t is None:
-        raise ValueError(
-            "a reward was given without a target: a step learns where it has a loss, whose readout y_t is for; pass "
-            "y_t too, for example the action that was taken"
-        )
-
-
-def _require_gradients(method: str) -> None:
-    if not torch.is_grad_enabled():
-        raise RuntimeError(
-            f"{method}() was called inside no_grad() or inference_mode(), where nothing can be learned; leave that "
-            f"context, or call predict(x) or evaluate(x, y)"
-        )
-
-
-def _refuse_non_finite(x: Tensor) -> None:
-    if not isinstance(x, Tensor) or not x.is_floating_point() or math.isfinite(x.sum()):
-        return
-    wrong = ~torch.isfinite(x)
-    if bool(wrong.any()):  # else the sum overflowed
-        raise NonFiniteError(
-            f"the input has {int(wrong.sum())} non-finite value(s); a trace would keep them for ever, so nothing is "
-            f"learned from it. Clean the data, for example with torch.nan_to_num"
-        )
-
-
-def _check_update(update: Any, rule: LearningRule) -> None:
-    whole = isinstance(update, int) and not isinstance(update, bool) and update >= 1
-    if not (update == "sequence" or whole):
-        raise ValueError(f"update={update!r}: write 'sequence', or the number of steps between updates, such as 1")
-    if whole and rule.window is not None:
-        if update % rule.window:
-            raise RuleChoiceError(
-                f"update={update} with {rule.name} and window={rule.window}: weights may change only where a window "
-                f"ends; write a multiple of it, such as update={rule.window}, or update='sequence'"
-            )
-    elif whole and not rule.online:
-        raise RuleChoiceError(
-            f"update={update} with {rule.name}: its gradient is known only at the end of the sequence; write "
-            f"update='sequence', or choose an online rule such as OTTT()"
-        )
-
-
-def _check_optimizer(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not any(id(p) in held for p in net.parameters()):
-        raise ValueError(
-            "the optimizer holds none of the network's parameters, so nothing would be learned; build it from "
-            "net.parameters() of the network you pass"
-        )
 
 
 __all__ = ["OnlineLearner"]

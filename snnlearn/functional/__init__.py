@@ -3,7 +3,17 @@
 from snnlearn.functional.affine import et_affine
 from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, alif_step
 from snnlearn.functional.attention import spike_attention
-from snnlearn.functional.chunk import fold_chunk, roll_eligibility, scan_chunk
+from snnlearn.functional.chunk import (
+    fold_chunk,
+    roll_eligibility,
+    roll_leak_trace,
+    roll_weights,
+    scan_chunk,
+    scan_leak,
+    with_filter,
+    without_past,
+)
+from snnlearn.functional.chunked_step import ChunkedStep, ChunkSteps, CutChunk
 from snnlearn.functional.constants import (
     fraction_of_logit,
     inverse_softplus,
@@ -93,10 +103,13 @@ __all__ = [
     "RESETS",
     "SURROGATES",
     "ArcTan",
+    "ChunkSteps",
+    "ChunkedStep",
     "Constant",
     "ConstantDerivatives",
     "ConvEligibility",
     "Convolution",
+    "CutChunk",
     "Decay",
     "Dense",
     "FastSigmoid",
@@ -164,9 +177,14 @@ __all__ = [
     "reset_membrane",
     "reset_partials",
     "roll_eligibility",
+    "roll_leak_trace",
+    "roll_weights",
     "scan_chunk",
+    "scan_leak",
     "spike_attention",
     "standardize_weight",
     "step_loss",
     "threshold_partials",
+    "with_filter",
+    "without_past",
 ]

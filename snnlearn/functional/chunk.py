@@ -1,96 +1,350 @@
-"""A chunk of steps at once: the numbers of the per-synapse eligibility, which is touched once per chunk.
+"""A chunk of steps at once: the numbers of the step-by-step eligibility, which is touched once per chunk.
 
-K steps enter with the eligibility E_0 = dh/dW. With the local Jacobian (A, p, c, r) of each step
-(`snnlearn.functional.dynamics.Jacobian`), its input x_t and its signal u_t = dL_t/ds_t, a backward scan over the units
-alone gives what the hidden values and the input of each step still do to the losses of the chunk,
+**The recurrence.** A unit with hidden values h_t = f(h_{t-1}, y_t), y_t = W x_t + b, and the local Jacobian (A, p, c, r)
+of each step (`snnlearn.functional.dynamics.Jacobian`: A = dh_t/dh_{t-1}, p = dh_t/dy_t, c = ds_t/dh_{t-1}, r = ds_t/dy_t)
+has the eligibility E = dh/dW with E_t = A_t E_{t-1} + p_t (x) x_t, and a signal u_t = dL_t/ds_t meets
+Q_t = c_t E_{t-1} + r_t (x) x_t. Weights do not change within a chunk, so its K steps are one linear expression in the
+eligibility E_0 that enters and in the inputs. Sum u_t Q_t over t and write each E_{t-1} out; what multiplies x_t is
 
-    R_K = 0        R_{t-1} = c_t u_t + A_t^T R_t        d_t = r_t u_t + p_t . R_t
+    d_t = r_t u_t + p_t R_t            R_{t-1} = c_t u_t + A_t^T R_t ,   R_K = 0
 
-and with that one product over all steps, and one pass over E_0:
+since R_t collects everything that h_t still does to the losses of the chunk: this is a scan backwards in time over the
+units alone (B x O), not over synapses. What multiplies E_0 is R_0. So
 
-    dL/dW += sum_t d_t^T x_t + sum R_0 . E_0            E_K = (A_K ... A_1) E_0 + sum_t (A_K ... A_{t+1} p_t) (x) x_t
+    dL/dW += sum_t d_t (x) x_t + R_0 . E_0          one product over K B rows, one pass over E_0
+    E_K    = (A_K ... A_1) E_0 + sum_t (A_K ... A_{t+1} p_t) (x) x_t      one batched product, one pass over E
 
-c_t u_t is how the loss reaches h_{t-1} directly. K = 1 is `snnlearn.functional.synaptic`; a chunk that is the whole
-sequence is BPTT and E_0 = 0 stays out of it; in between the numbers are the same. Baronig et al. 2025 (HYPR),
-doi:10.48550/arXiv.2506.14464.
+**A filter** F_t = T F_{t-1} + g Q_t (`LeakTransition`: transition T, drive g, readout o), of which o . F_t meets the signal, is
+more hidden values of the same unit: with (h, F) for h the Jacobian is
+
+    A' = [[A, 0], [g c, T]]    p' = [p, g r]    c' = [(o.g) c, o T]    r' = (o.g) r
+
+and nothing else changes; E' is (E, F).
+
+**A constant transition** (a leak) needs no unit at all: e_t = T e_{t-1} + g x_t, of which a_t = o . e_t meets d_t = dL/dy_t, gives
+
+    sum_t d_t (x) a_t = sum_t (g . G_t) (x) x_t + (T^T G_1) . e_0       G_t = o d_t + T^T G_{t+1}
+
+so that the trace of the inputs inside a chunk is never formed either; x_t may be sparse.
+
+**A row that restarts** before step t has A_t = 0 and c_t = 0 there: its past is another sequence's.
+
+**A step without a loss** has u_t = 0; a chunk without any needs no scan, only the roll to E_K.
+
+K = 1 is `snnlearn.functional.synaptic` and `snnlearn.functional.trace`; a chunk that is the whole sequence is BPTT within the
+layer and needs no E_0 at all; in between the numbers are the same. Baronig et al. 2025 (HYPR), doi:10.48550/arXiv.2506.14464.
 """
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from snnlearn.functional.dynamics import Jacobian
+from snnlearn.functional.dynamics import Jacobian, LeakTransition
 from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.functional.weighted_map import rows_of
 
+Restarts = Bool[Tensor, "steps batch"] | None
+"""Which rows begin a new sequence before which step of the chunk; None for none."""
+
+
+def spread(rows: Bool[Tensor, "steps batch"], like: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    """Return a mask [K, B] with dimensions of size 1 behind it, to meet values [K, B, ...].
+
+    >>> spread(torch.zeros(2, 3, dtype=torch.bool), torch.zeros(2, 3, 4, 5)).shape
+    torch.Size([2, 3, 1, 1])
+    """
+    return rows.to(like.device).reshape(*rows.shape, *(1,) * (like.dim() - 2))
+
 
 def scan_chunk(
-    jacobians: Sequence[Jacobian], signals: Float[Tensor, "steps *units"]
+    jacobian: Jacobian, signals: Float[Tensor, "steps *units"], restarts: Restarts = None
 ) -> tuple[Float[Tensor, "steps *units"], Float[Tensor, "hidden *units"]]:
-    """Return (d, R_0): dL/dy_t of every step as the chunk sees it [K, ..., O], and dL/dh at its entry [H, ..., O].
+    """Return (d, R_0): what meets the input of each step [K, B, ..., O], and the eligibility at the entry [H, B, ..., O].
 
-    `jacobians` one per step; `signals` u [K, ..., O]. Raises ValueError when they are not as many.
+    `jacobian` that of all steps, with the steps K in front of the units: transition [H, H, K, B, ...]; `signals` u
+    [K, B, ..., O]. Raises ValueError when they are not as many.
 
-    >>> one = torch.ones(1, 1)
-    >>> step = Jacobian(0.5 * one[None], one, 0.5 * one, one[0])
-    >>> received, entering = scan_chunk([step, step], torch.ones(2, 1))
+    >>> one = torch.ones(2, 1, 1)
+    >>> received, entering = scan_chunk(Jacobian(0.5 * one[None, None], one[None], 0.5 * one[None], one), one)
     >>> received.flatten(), entering.flatten()
     (tensor([1.5000, 1.0000]), tensor([0.7500]))
     """
-    if len(jacobians) != len(signals):
-        raise ValueError(f"{len(jacobians)} Jacobians for {len(signals)} signals: a chunk has one of each per step")
-    waiting = torch.zeros_like(jacobians[-1].drive)
-    received = []
-    for jacobian, signal in zip(reversed(jacobians), signals.flip(0), strict=True):
-        received.append(jacobian.spike_input * signal + torch.einsum("h...,h...->...", jacobian.drive, waiting))
-        waiting = jacobian.spike_state * signal + torch.einsum("ij...,i...->j...", jacobian.transition, waiting)
-    return torch.stack(received[::-1]), waiting
+    steps = jacobian.drive.shape[1]
+    if steps != len(signals):
+        raise ValueError(f"{steps} Jacobians for {len(signals)} signals: a chunk has one of each per step")
+    fresh = None if restarts is None else spread(restarts, signals)
+    after = torch.zeros_like(jacobian.drive[:, 0])
+    received = jacobian.spike_input * signals
+    for t in range(steps - 1, -1, -1):
+        for drive, row in zip(jacobian.drive[:, t], after, strict=True):
+            received[t].addcmul_(drive, row)
+        after = _back(jacobian.transition[:, :, t], after).addcmul_(jacobian.spike_state[:, t], signals[t])
+        flush_subnormals_(after if fresh is None else after.masked_fill_(fresh[t], 0))
+    return received, after
+
+
+def _back(transition: Tensor, after: Tensor) -> Tensor:
+    """Return A^T R [H, *units] for A [H, H, *units] and R [H, *units]."""
+    if len(after) == 1:
+        return transition[0] * after
+    return (transition * after.unsqueeze(1)).sum(0)
 
 
 def fold_chunk(
     received: Float[Tensor, "steps *units"],
     entering: Float[Tensor, "hidden *units"],
     x: Float[Tensor, "steps *leading inputs"],
-    eligibility: Float[Tensor, "hidden *units inputs"] | None,
+    eligibility: Sequence[Tensor] | None,
 ) -> Float[Tensor, "outputs inputs"]:
     """Return the chunk's share of dL/dW [O, I] for what `scan_chunk` gave.
 
-    `x` [K, ..., I], with a one behind it for a bias; `eligibility` E_0 [H, ..., O, I], None at the start of a sequence.
+    `x` [K, ..., I], with a one behind it for a bias; `eligibility` E_0, a tensor [..., O, I] for each hidden value, or
+    [..., 1, I] where it is the same for all units; None at the start of a sequence.
 
-    >>> fold_chunk(torch.ones(1, 1, 1), torch.ones(1, 1, 1), torch.ones(1, 1, 2), torch.ones(1, 1, 1, 2))
+    >>> fold_chunk(torch.ones(1, 1, 1), torch.ones(1, 1, 1), torch.ones(1, 1, 2), [torch.ones(1, 1, 2)])
     tensor([[2., 2.]])
     """
-    within = rows_of(received).T @ rows_of(x)
-    if eligibility is None:
-        return within
-    return within + torch.einsum("no,noi->oi", rows_of(entering), eligibility.flatten(0, -3))
+    total = rows_of(received).T @ rows_of(x)
+    for row, part in zip(entering, () if eligibility is None else eligibility, strict=eligibility is not None):
+        if part.shape[-2] == 1 < row.shape[-1]:
+            total.addmm_(rows_of(row).T, rows_of(part.squeeze(-2)))
+        else:
+            total += torch.einsum("no,noi->oi", rows_of(row), part.flatten(0, -3))
+    return total
+
+
+def with_filter(jacobian: Jacobian, filter: LeakTransition) -> Jacobian:
+    """Return the Jacobian of the unit whose hidden values are (h, F) with the filter's F behind; see the module.
+
+    >>> from snnlearn.functional.lif import lif_leak_transition
+    >>> one = torch.ones(1, 1, 1)
+    >>> step = Jacobian(0.5 * one[None, None], one[None], 0.5 * one[None], one)
+    >>> with_filter(step, lif_leak_transition(0.9)).transition.flatten()
+    tensor([0.5000, 0.0000, 0.5000, 0.9000])
+    """
+    transition, drive, spike_state, spike_input = jacobian
+    hidden, more = len(drive), len(filter.drive)
+    wide = transition.new_zeros((hidden + more, hidden + more, *spike_input.shape))
+    wide[:hidden, :hidden] = transition
+    for row, gain in enumerate(filter.drive):
+        wide[hidden + row, :hidden] = gain * spike_state
+        for column, weight in enumerate(filter.transition[row]):
+            wide[hidden + row, hidden + column] = weight
+    direct = sum(o * g for o, g in zip(filter.readout, filter.drive, strict=True))
+    carried = [
+        sum(o * row[column] for o, row in zip(filter.readout, filter.transition, strict=True)) for column in range(more)
+    ]
+    return Jacobian(
+        wide,
+        torch.cat([drive, *(gain * spike_input[None] for gain in filter.drive)]),
+        torch.cat([direct * spike_state, *(torch.full_like(spike_input[None], weight) for weight in carried)]),
+        direct * spike_input,
+    )
+
+
+def without_past(jacobian: Jacobian, restarts: Restarts) -> Jacobian:
+    """Return the Jacobian with A_t = 0 where a row restarts before step t, for `roll_weights`.
+
+    >>> one = torch.ones(1, 1, 1)
+    >>> step = Jacobian(one[None, None], one[None], one[None], one)
+    >>> without_past(step, torch.tensor([[True]])).transition.flatten()
+    tensor([0.])
+    """
+    if restarts is None:
+        return jacobian
+    kept = ~spread(restarts, jacobian.spike_input)
+    return jacobian._replace(transition=jacobian.transition * kept, spike_state=jacobian.spike_state * kept)
+
+
+def roll_weights(
+    jacobian: Jacobian,
+) -> tuple[Float[Tensor, "hidden hidden *units"], Float[Tensor, "hidden steps *units"]]:
+    """Return (A_K ... A_1 [H, H, *units], A_K ... A_{t+1} p_t [H, K, *units]): how the chunk's end depends on entry and input.
+
+    >>> one = torch.ones(2, 1, 1)
+    >>> product, weights = roll_weights(Jacobian(0.5 * one[None, None], one[None], 0.5 * one[None], one))
+    >>> product.flatten(), weights.flatten()
+    (tensor([0.2500]), tensor([0.5000, 1.0000]))
+    """
+    hidden = len(jacobian.drive)
+    weights = torch.empty_like(jacobian.drive)
+    units = jacobian.spike_input[0]
+    if hidden == 1:
+        one = torch.ones_like(units)
+        for t in range(weights.shape[1] - 1, -1, -1):
+            torch.mul(one, jacobian.drive[0, t], out=weights[0, t])
+            one = flush_subnormals_(one * jacobian.transition[0, 0, t])
+        return one[None, None], weights
+    identity = torch.eye(hidden, dtype=units.dtype, device=units.device)
+    product = identity.reshape(hidden, hidden, *(1,) * units.dim()).expand(hidden, hidden, *units.shape)
+    for t in range(weights.shape[1] - 1, -1, -1):
+        weights[:, t] = (product * jacobian.drive[:, t]).sum(1)
+        product = flush_subnormals_((product.unsqueeze(2) * jacobian.transition[:, :, t]).sum(1))
+    return product, weights
+
+
+def read_weights(jacobian: Jacobian) -> tuple[Float[Tensor, "hidden *units"], Float[Tensor, "steps *units"]]:
+    """Return how ds/dW of the chunk's last step depends on E_0 [H, *units] and on the input of each step [K, *units].
+
+    >>> one = torch.ones(2, 1, 1)
+    >>> product, weights = read_weights(Jacobian(0.5 * one[None, None], one[None], 0.5 * one[None], one))
+    >>> product.flatten(), weights.flatten()
+    (tensor([0.2500]), tensor([0.5000, 1.0000]))
+    """
+    before = Jacobian(
+        jacobian.transition[:, :, :-1], jacobian.drive[:, :-1], jacobian.spike_state, jacobian.spike_input
+    )
+    product, weights = roll_weights(before)
+    last = jacobian.spike_state[:, -1]
+    read = [(last.unsqueeze(1) * weights).sum(0), jacobian.spike_input[-1:]]
+    return (last.unsqueeze(1) * product).sum(0), torch.cat(read)
 
 
 def roll_eligibility(
-    eligibility: Float[Tensor, "hidden *units inputs"] | None,
-    jacobians: Sequence[Jacobian],
+    eligibility: Sequence[Tensor] | None,
+    product: Float[Tensor, "hidden hidden *units"],
+    weights: Float[Tensor, "hidden steps *units"],
     x: Float[Tensor, "steps *leading inputs"],
-) -> Float[Tensor, "hidden *units inputs"]:
-    """Return E_K [H, ..., O, I] at the end of a chunk from E_0, None for zero, the Jacobians and inputs of its steps.
+) -> Sequence[Tensor]:
+    """Return E_K, a tensor [..., O, I] for each hidden value, for what `roll_weights` gave.
 
-    >>> one = torch.ones(1, 1)
-    >>> step = Jacobian(0.5 * one[None], one, 0.5 * one, one[0])
-    >>> roll_eligibility(None, [step, step], torch.ones(2, 1)).flatten()
+    `eligibility` E_0 in the same form, which is written over, or None for zero; parts [..., 1, I], the same for all
+    units, come back as they are, since `roll_leak_trace` moves them.
+
+    >>> one = torch.ones(2, 1, 1)
+    >>> step = Jacobian(0.5 * one[None, None], one[None], 0.5 * one[None], one)
+    >>> roll_eligibility(None, *roll_weights(step), torch.ones(2, 1, 1))[0].flatten()
     tensor([1.5000])
     """
-    hidden = jacobians[-1].drive.shape[0]
-    identity = torch.eye(hidden, dtype=x.dtype, device=x.device)
-    product = identity.reshape(hidden, hidden, *(1,) * (jacobians[-1].drive.dim() - 1))
-    weights = []
-    for jacobian in reversed(jacobians):
-        weights.append(torch.einsum("ij...,j...->i...", product, jacobian.drive))
-        product = torch.einsum("ij...,jk...->ik...", product, jacobian.transition)
-    rolled: Tensor = torch.einsum("th...o,t...i->h...oi", torch.stack(weights[::-1]), x)
-    if eligibility is not None:
-        rolled = rolled + torch.einsum("ij...,j...n->i...n", product, eligibility)
+    rows = x.flatten(1, -2).transpose(0, 1)
+    lefts = [row.flatten(1, -2).permute(1, 2, 0) for row in weights]
+    if eligibility is None:
+        shape = (*weights.shape[2:], x.shape[-1])
+        return [flush_subnormals_(torch.bmm(left, rows).reshape(shape)) for left in lefts]
+    moved = [part.shape[-2] == product.shape[-1] for part in eligibility]
+    before = [part.clone() if own and len(moved) > 1 else part for part, own in zip(eligibility, moved, strict=True)]
+    for row, (part, left) in enumerate(zip(eligibility, lefts, strict=True)):
+        if not moved[row]:
+            continue
+        part.mul_(product[row, row].unsqueeze(-1))
+        for column, other in enumerate(before):
+            if column != row:
+                part.addcmul_(product[row, column].unsqueeze(-1), other)
+        part.flatten(0, -3).baddbmm_(left, rows)
+        flush_subnormals_(part)
+    return eligibility
+
+
+def read_norm(
+    eligibility: Sequence[Tensor] | None,
+    product: Float[Tensor, "hidden *units"],
+    weights: Float[Tensor, "steps *units"],
+    x: Float[Tensor, "steps *leading inputs"],
+) -> float:
+    """Return the Euclidean norm of ds/dW of the chunk's last step, for what `read_weights` gave.
+
+    At the start of a sequence (`eligibility` None) it is that of a sum of outer products, found by their K by K products.
+
+    >>> read_norm(None, torch.zeros(1, 1, 1), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[1.0]]]))
+    4.0
+    """
+    factor, rows = weights.flatten(1, -2), x.flatten(1, -2)
+    if eligibility is None:
+        left = torch.einsum("kno,lno->nkl", factor, factor)
+        return float((left * torch.einsum("kni,lni->nkl", rows, rows)).sum().clamp(min=0).sqrt())
+    read = torch.bmm(factor.permute(1, 2, 0), rows.transpose(0, 1)).reshape(*weights.shape[1:], x.shape[-1])
+    for row, part in zip(product, eligibility, strict=True):
+        read.addcmul_(row.unsqueeze(-1), part)
+    return float(read.norm())
+
+
+def scan_leak(
+    signals: Float[Tensor, "steps batch *units"], leak: LeakTransition, restarts: Restarts = None
+) -> tuple[Float[Tensor, "steps batch *units"], Float[Tensor, "hidden batch *units"]]:
+    """Return (g . G_t [K, B, ...], T^T G_1 [H, B, ...]) for d_t = dL/dy_t under a constant transition; see the module.
+
+    >>> from snnlearn.functional.lif import lif_leak_transition
+    >>> received, entering = scan_leak(torch.ones(2, 1, 1), lif_leak_transition(0.5))
+    >>> received.flatten(), entering.flatten()
+    (tensor([1.5000, 1.0000]), tensor([0.7500]))
+    """
+    fresh = None if restarts is None else spread(restarts, signals)
+    hidden = len(leak.drive)
+    after = signals.new_zeros((hidden, *signals.shape[1:]))
+    received = torch.empty_like(signals)
+    if leak.drive == leak.readout == (1.0,):
+        (after_one,), decay = after, leak.transition[0][0]
+        for t in range(len(signals) - 1, -1, -1):
+            torch.add(signals[t], after_one, out=received[t])
+            after_one = flush_subnormals_(received[t] * decay)
+            if fresh is not None:
+                after_one.masked_fill_(fresh[t], 0)
+        return received, after_one[None]
+    for t in range(len(signals) - 1, -1, -1):
+        gathered = [torch.add(after[i], signals[t], alpha=o) if o else after[i] for i, o in enumerate(leak.readout)]
+        received[t] = _weighted(leak.drive, gathered)
+        columns = zip(*leak.transition, strict=True)
+        after = flush_subnormals_(torch.stack([_weighted(column, gathered) for column in columns]))
+        if fresh is not None:
+            after.masked_fill_(fresh[t], 0)
+    return received, after
+
+
+def _weighted(weights: tuple[float, ...], values: list[Tensor]) -> Tensor:
+    """Return the sum of values times plain numbers, as a new tensor."""
+    total = values[0] * weights[0]
+    for weight, value in zip(weights[1:], values[1:], strict=True):
+        if weight:
+            total.add_(value, alpha=weight)
+    return total
+
+
+def roll_leak_trace(
+    traces: Float[Tensor, "hidden batch *inputs"] | None,
+    x: Float[Tensor, "steps batch *inputs"],
+    leak: LeakTransition,
+    restarts: Restarts = None,
+) -> Float[Tensor, "hidden batch *inputs"]:
+    """Return e_K [H, B, ...] at the end of a chunk from e_0, None for zero, and the inputs x [K, B, ...] of its steps.
+
+    >>> from snnlearn.functional.lif import lif_leak_transition
+    >>> roll_leak_trace(None, torch.ones(2, 1, 1), lif_leak_transition(0.5)).flatten()
+    tensor([1.5000])
+    """
+    matrix = torch.tensor(leak.transition, dtype=torch.float64)
+    column = torch.tensor(leak.drive, dtype=torch.float64)
+    power, weights = torch.eye(len(column), dtype=torch.float64), []
+    for _ in range(len(x)):
+        weights.append(power @ column)
+        power = power @ matrix
+    by_step = torch.stack(weights[::-1], dim=1).to(x)
+    if restarts is None:
+        rolled = (by_step @ x.flatten(1)).unflatten(1, x.shape[1:])
+    else:  # a step counts for a row that does not restart after it
+        later = restarts.flip(0).cumsum(0).flip(0) - restarts.long()
+        rolled = torch.stack([(row[:, None] * (later == 0)).to(x) for row in by_step])
+        rolled = torch.einsum("hkb,kb...->hb...", rolled, x)
+    if traces is not None:
+        entry = torch.einsum("ij,j...->i...", power.to(x), traces)
+        if restarts is not None:
+            entry = entry.masked_fill(spread(restarts.any(0, keepdim=True), entry[:1])[0], 0)
+        rolled = rolled + entry
     return flush_subnormals_(rolled)
 
 
-__all__ = ["fold_chunk", "roll_eligibility", "scan_chunk"]
+__all__ = [
+    "Restarts",
+    "fold_chunk",
+    "read_norm",
+    "read_weights",
+    "roll_eligibility",
+    "roll_leak_trace",
+    "roll_weights",
+    "scan_chunk",
+    "scan_leak",
+    "spread",
+    "with_filter",
+    "without_past",
+]

@@ -13,6 +13,8 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from snnlearn.functional.cut_step import LinearCutStep
 from snnlearn.functional.traced_step import CarryDown, GatedStep, Step, TracedStep
+from snnlearn.nn.chunk import Chunk
+from snnlearn.nn.chunked_block import run_chunk
 from snnlearn.nn.connection import Connection, ETLinear
 from snnlearn.nn.eager import run_eagerly
 from snnlearn.nn.factored_trace import RatioTrace
@@ -59,6 +61,7 @@ class ETBlock(nn.Module):
         self.rate: RateRegulariser | None = None
         self.feedback: Tensor | None = None
         self.shows_membrane = False
+        self.chunk: Chunk | None = None
         self.listener: Listener | None = None
         self.observer: Callable[[Tensor], None] | None = None
 
@@ -66,7 +69,9 @@ class ETBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Run phase 1 (connection, then neuron) and phase 2 (the trace takes in x) for input x [B, ...]."""
         self._check_input(x)
-        if self.is_traced_step():
+        if self.chunk is not None:
+            output = run_chunk(self, x, self.chunk)
+        elif self.is_traced_step():
             output = self._as_traced_step(x)
         elif self.listener is None and self.is_one_node():
             output = self._as_one_node(x)
@@ -74,7 +79,8 @@ class ETBlock(nn.Module):
             output = self._phase_by_phase(x)
         if self.observer is not None:
             self.observer(output)
-        self._modules["connection"].take_output(output, self.neuron.carry_graph)  # type: ignore[union-attr, operator]
+        if self.chunk is None:
+            self._modules["connection"].take_output(output, self.neuron.carry_graph)  # type: ignore[union-attr, operator]
         return self._sent(output) if self.has_signals else output
 
     @property
@@ -87,10 +93,10 @@ class ETBlock(nn.Module):
         """Return what goes on to the next layer, with the block's own signal, rate term and membrane joined to it."""
         learning = self.training and torch.is_grad_enabled()
         if self.rate is not None and learning:
-            output = self.rate(output)
+            output = self.rate(output) if self.chunk is None else self.rate.through_chunk(output, self.chunk)
         if self.signal is not None and learning:
             output = self.signal.emit(output)
-        if self.shows_membrane and self.neuron.state is not None:
+        if self.shows_membrane and self.neuron.state is not None and self.chunk is None:
             output.membrane = self.neuron.state[0]  # type: ignore[attr-defined]
         return output
 

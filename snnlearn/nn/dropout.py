@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.eager import run_eagerly
 from snnlearn.nn.state import Stateful, StateShapeError
 
@@ -28,6 +29,7 @@ class TimeConstantDropout(Stateful):
         self.p = p
         self.mask: Tensor | None = None
         self.redraw: Tensor | None = None
+        self.chunk: Chunk | None = None
 
     def extra_repr(self) -> str:
         """Return the probability."""
@@ -38,6 +40,25 @@ class TimeConstantDropout(Stateful):
         """Return x times this sequence's mask, for x [B, ...]."""
         if not self.training or self.p == 0.0:
             return x
+        if self.chunk is not None:
+            return self._through_chunk(x, self.chunk)
+        return self._masked(x)
+
+    def _through_chunk(self, x: Tensor, chunk: Chunk) -> Tensor:
+        steps = chunk.unfolded(x)
+        if chunk.restarts is None:
+            self._masked(steps[0].detach())
+            assert self.mask is not None
+            return (steps * self.mask).flatten(0, 1)
+        masked = []
+        for t, x_t in enumerate(steps.unbind()):
+            rows = chunk.rows_at(t)
+            if rows is not None:
+                self.reset(rows)
+            masked.append(self._masked(x_t))
+        return torch.cat(masked)
+
+    def _masked(self, x: Tensor) -> Tensor:
         if self.mask is None:
             self.mask = self._draw(x)
         elif self.mask.shape != x.shape or self.mask.device != x.device:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import LeakTransition
 from snnlearn.functional.eligibility import bias_gradient
 from snnlearn.functional.factored import (
@@ -54,6 +55,7 @@ class FactoredTrace(StepTrace):
         *StepTrace.transient,
     )
     plain: tuple[str, ...] = ("post_before", "present", "trace", "trace_of_one", *StepTrace.plain)
+    per_step: tuple[str, ...] = ("post_before", "present", "trace", "trace_of_one", *StepTrace.per_step)
     values: Tensor | None = None
     one_values: Tensor | None = None
     filtered_values: Tensor | None = None
@@ -134,7 +136,9 @@ class FactoredTrace(StepTrace):
 
     def norm(self) -> float:
         """Return the Euclidean norm of the trace that meets the signal; 0.0 before the first step."""
-        return 0.0 if self.trace is None else float(self.trace.norm())
+        if self.trace is None or self.values is None:
+            return 0.0
+        return float(self.trace[-self.values.shape[1] :].norm())  # of a chunk, the last step
 
     def forget_step(self) -> None:
         """Drop what the last step left for its backward."""
@@ -157,14 +161,25 @@ class RatioTrace(FactoredTrace):
     is_first = True
 
     transient: tuple[str, ...] = ("membrane_now", "membrane_before", *FactoredTrace.transient)
-    plain: tuple[str, ...] = ("arriving", *FactoredTrace.plain)
+    plain: tuple[str, ...] = ("arriving", "arriving_chunk", *FactoredTrace.plain)
     membrane_now: Tensor | None = None
     membrane_before: Tensor | None = None
     arriving: Tensor | None = None
+    arriving_chunk: Tensor | None = None
 
     def take_membrane(self, membrane: Tensor | None) -> None:
-        """Note the membranes [B, *inputs] that belong to the coming input."""
+        """Note the membranes [B, *inputs] that belong to the coming input; those of a chunk are [K B, *inputs]."""
         self.arriving = membrane
+
+    def advance_chunk_(self, x: Tensor, steps: ChunkSteps) -> None:
+        """Take in a chunk, each step with its own membranes."""
+        self.arriving_chunk = None if self.arriving is None else steps.unfolded(self.arriving)
+        super().advance_chunk_(x, steps)
+        self.arriving_chunk = None
+
+    def begin_step(self, t: int) -> None:
+        """Note the membranes of step t."""
+        self.arriving = None if self.arriving_chunk is None else self.arriving_chunk[t]
 
     def advance_input(self, x: Tensor) -> None:
         """Take x into the trace, which first decays by the ratio that the step before made."""
@@ -199,12 +214,15 @@ class RankOneTrace(StepTrace):
 
     needs_jacobian = True
     transient: tuple[str, ...] = ("values", "one_values", "factors", "counts", *StepTrace.transient)
-    plain: tuple[str, ...] = ("output_factor", *StepTrace.plain)
+    plain: tuple[str, ...] = ("output_factor", "trace", "trace_of_one", *StepTrace.plain)
+    per_step: tuple[str, ...] = ("output_factor", "trace", "trace_of_one", *StepTrace.per_step)
     values: Tensor | None = None
     one_values: Tensor | None = None
     factors: Tensor | None = None
     counts: Tensor | None = None
     output_factor: Tensor | None = None
+    trace: Tensor | None = None
+    trace_of_one: Tensor | None = None
 
     def __init__(
         self, leak: LeakTransition, forgetting: float, name: str = "this block", has_bias: bool = True
@@ -240,6 +258,8 @@ class RankOneTrace(StepTrace):
         assert self.counts is not None
         advance_leak_trace_(self.values, x.to(self.values.dtype), self.leak)
         advance_leak_trace_(self.one_values, torch.ones_like(self.one_values[0]), self.leak)
+        self.trace = read_leak_trace(self.values, self.leak)
+        self.trace_of_one = read_leak_trace(self.one_values, self.leak)
         read, self.factors = step_output_factor(self.factors, step.jacobian, self.forgetting)
         self.counts = self.counts + 1
         self.output_factor = read / per_row(1 - self.forgetting ** self.counts[0], read)
@@ -249,21 +269,20 @@ class RankOneTrace(StepTrace):
     ) -> tuple[Tensor, Tensor]:
         """Return dL/dW and dL/db for the signal [B, *units]."""
         self.check(tick)
-        assert self.values is not None
-        assert self.one_values is not None
+        assert self.trace is not None
         assert self.output_factor is not None
         d = signal * self.output_factor
-        by_weight = weighted_map.weight_gradient(d, read_leak_trace(self.values, self.leak).to(d.dtype), weight)
-        return by_weight, bias_gradient(weighted_map.units_last(d), read_leak_trace(self.one_values, self.leak))
+        by_weight = weighted_map.weight_gradient(d, self.trace.to(d.dtype), weight)
+        return by_weight, bias_gradient(weighted_map.units_last(d), self.trace_of_one)
 
     def norm(self) -> float:
         """Return the Euclidean norm of the input factor; 0.0 before the first step."""
         return 0.0 if self.values is None else float(read_leak_trace(self.values, self.leak).norm())
 
     def forget_step(self) -> None:
-        """Drop the output factor of the last step."""
+        """Drop what the last step left for its backward."""
         super().forget_step()
-        self.output_factor = None
+        self.output_factor = self.trace = self.trace_of_one = None
 
 
 __all__ = ["FactoredTrace", "PostTrace", "RankOneTrace", "RatioTrace"]

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from snnlearn.functional.chunked_step import CutChunk
 from snnlearn.functional.cut_step import Firing, cut_step
 from snnlearn.functional.dynamics import (
     ConstantDerivatives,
@@ -17,6 +19,7 @@ from snnlearn.functional.dynamics import (
 from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.functional.trace import flush_subnormals_
+from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.constant import FRACTION, POSITIVE, ConstantValue, LearnableConstant, check_threshold
 from snnlearn.nn.membrane import MembraneNeuron
 from snnlearn.nn.neuron import Neuron
@@ -88,6 +91,21 @@ class FiringNeuron(MembraneNeuron):
 
     def _advance(self, y: Tensor) -> Tensor:
         return cut_step(self.advance_cut, y, self.surrogate) if self.cuts_its_past else super()._advance(y)
+
+    def _advance_chunk(self, y: Tensor, chunk: Chunk) -> Tensor:
+        if not self.cuts_its_past:
+            return super()._advance_chunk(y, chunk)
+
+        def advance(folded: Tensor) -> tuple[Tensor, Tensor]:
+            steps = []
+            for t, y_t in enumerate(chunk.unfolded(folded).unbind()):
+                rows = chunk.rows_at(t)
+                if rows is not None:
+                    self.reset(rows)
+                steps.append(self.advance_cut(y_t))
+            return torch.cat([spike for spike, _ in steps]), torch.cat([u for _, u in steps])
+
+        return CutChunk.apply(y, advance, self.surrogate)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         """Return what a spike does."""

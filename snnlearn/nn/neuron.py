@@ -9,6 +9,7 @@ from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, jacobi
 from snnlearn.functional.surrogates import ArcTan, Surrogate
 from snnlearn.functional.trace import flush_subnormals
 from snnlearn.functional.traced_step import DirectDerivative, LinearisedStep
+from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.eager import run_eagerly
 from snnlearn.nn.probe import initial_derivatives, jacobian_at, parameter_derivatives, probe_caveats, probe_leak
 from snnlearn.nn.state import Stateful, StateShapeError, zero_rows
@@ -56,6 +57,7 @@ class Neuron(Stateful):
         self.state: State | None = None
         self.carry_graph = True
         self.unit_shape: tuple[int, ...] = (4,)
+        self.chunk: Chunk | None = None
 
     def step(self, y: Tensor, state: State) -> tuple[Tensor, State]:
         """Advance by one step: input y [B, *units] and hidden values -> (spike, hidden values)."""
@@ -69,7 +71,17 @@ class Neuron(Stateful):
     def forward(self, y: Tensor) -> Tensor:
         """Return this step's output for input y [B, *units] and keep the new state."""
         self.refuse_replicas()
-        return self._advance(y)
+        return self._advance(y) if self.chunk is None else self._advance_chunk(y, self.chunk)
+
+    def _advance_chunk(self, y: Tensor, chunk: Chunk) -> Tensor:
+        """Step through the chunk y [K B, *units] and return the spikes, each step with the gradient of its own."""
+        spikes = []
+        for t, y_t in enumerate(chunk.unfolded(y).unbind()):
+            rows = chunk.rows_at(t)
+            if rows is not None:
+                self.reset(rows)
+            spikes.append(self._advance(y_t))
+        return torch.cat(spikes)
 
     def _advance(self, y: Tensor) -> Tensor:
         """Step, keep the new state, cut from the graph unless it carries on, and return the spike."""

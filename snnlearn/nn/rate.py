@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from snnlearn.functional.signals import rate_signal
+from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.state import Stateful
 
 
@@ -69,6 +70,16 @@ class RateRegulariser(Stateful):
         counted = self.steps.sum()
         signal = rate_signal(self.totals.sum(0) / counted, self.target, self.weight, counted)
         return AddSignal.apply(spikes, signal)  # type: ignore[no-any-return]
+
+    def through_chunk(self, spikes: Tensor, chunk: Chunk) -> Tensor:
+        """Return the spikes [K B, *units] of a chunk, counted step by step."""
+        counted = []
+        for t, now in enumerate(chunk.unfolded(spikes).unbind()):
+            rows = chunk.rows_at(t)
+            if rows is not None:
+                self.reset(rows)
+            counted.append(self(now))
+        return torch.cat(counted)
 
 
 __all__ = ["AddSignal", "RateRegulariser"]

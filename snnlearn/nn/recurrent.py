@@ -85,6 +85,10 @@ class ETRecurrent(Connection, Stateful):
 
     def traced_input(self, x: Tensor) -> Tensor:
         """Return (x_t, s_{t-1}) [B, ..., I + O]; raise StateShapeError when x changes shape in mid-sequence."""
+        return torch.cat([x, self.spikes_for(x).to(x.dtype)], dim=-1)
+
+    def spikes_for(self, x: Tensor) -> Tensor:
+        """Return the spikes of the step before [B, ..., O] that meet x [B, ..., I], zeros before the first step."""
         spikes = self.spikes
         if spikes is None:
             spikes = x.new_zeros((*x.shape[:-1], self.out_features))
@@ -94,7 +98,7 @@ class ETRecurrent(Connection, Stateful):
                 f"{list(spikes.shape)} on {spikes.device}: within a sequence both stay the same. Call reset(net) where "
                 f"a new sequence begins"
             )
-        return torch.cat([x, spikes.to(x.dtype)], dim=-1)
+        return spikes
 
     def effective_weight(self) -> Tensor:
         """Return (W, V) [O, I + O], the diagonal of V masked where there are no self-connections."""

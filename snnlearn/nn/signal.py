@@ -232,36 +232,49 @@ class NoiseSignal(Signal):
     torch.Size([4, 3])
     """
 
-    plain: tuple[str, ...] = (*Signal.plain, "estimate", "noise")
+    plain: tuple[str, ...] = (*Signal.plain, "estimate", "estimates", "noise", "waiting")
 
     def __init__(self, hub: SignalHub, scale: float, momentum: float, seed: int) -> None:
         super().__init__(hub)
         self.scale, self.momentum, self.seed, self.drawn = scale, momentum, seed, 0
         self.estimate: Tensor | None = None
         self.noise: Tensor | None = None
+        self.waiting: list[Tensor] = []
+        self.estimates: list[Tensor] = []
 
     def emit(self, spikes: Tensor) -> Tensor:
-        """Offer the spikes and return them with noise."""
-        sent = super().emit(spikes)
+        """Offer the spikes and return them with noise, drawn step by step."""
+        sent, chunk = super().emit(spikes), self.hub.chunk
+        shape = sent.shape if chunk is None else chunk.unfolded(sent).shape[1:]
+        self.waiting = [self._draw(shape).to(sent) for _ in range(1 if chunk is None else chunk.steps)]
+        self.estimates = []
+        return sent + torch.cat(self.waiting)
+
+    def _draw(self, shape: torch.Size) -> Tensor:
         self.drawn += 1
         generator = torch.Generator().manual_seed((self.seed * STREAM + self.drawn) % 2**63)
-        self.noise = torch.randn(sent.shape, generator=generator).to(sent) * self.scale
-        return sent + self.noise
+        return torch.randn(shape, generator=generator) * self.scale
 
     def see_output(self, output: Tensor) -> None:
         """Take this step's output and noise into the estimate."""
-        assert self.noise is not None
+        self.noise = self.waiting.pop(0)
         if self.estimate is None:
             self.estimate = output.new_zeros((output.shape[-1], *self.noise.shape[1:]))
         self.estimate = advance_output_estimate(
             self.estimate.to(output.device), output, self.noise, self.scale, self.momentum
         )
         self.noise = None
+        if self.hub.chunk is not None:
+            self.estimates.append(self.estimate)
 
     def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return M^T e."""
         assert self.estimate is not None
         return broadcast_error(error, self.estimate.movedim(0, -1)), ()
+
+    def respond_at(self, t: int, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return M^T e with the M of step t."""
+        return broadcast_error(error, self.estimates[t].movedim(0, -1)), ()
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the estimate and the place in the stream of noise for a state_dict."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.functional.eligibility import refuse_second_order
+from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.state import Stateful
 
 
@@ -33,6 +34,9 @@ class SignalHub:
     def __init__(self) -> None:
         self.target: Tensor | None = None
         self.reward: Tensor | None = None
+        self.chunk: Chunk | None = None
+        self.targets: list[Tensor | None] = []
+        self.learning: list[bool] = []
         self.offered: dict[int, tuple[Signal, Tensor]] = {}
 
     def begin(self, _module: nn.Module, _inputs: Any) -> None:
@@ -60,11 +64,50 @@ class SignalHub:
                 f"[B, C]; return a tensor [B, C], or attach a rule with signal='spatial'"
             )
         signals, spikes = [signal for signal, _ in offered], [spike for _, spike in offered]
-        seen = [signal.observe(spike.detach()) for signal, spike in offered]
-        for signal in signals:
-            signal.see_output(output.detach())
+        seen = self._seen(signals, [spike.detach() for spike in spikes], output.detach())
         parameters = [parameter for signal in signals for parameter in signal.parameters()]
         return Join.apply(self, signals, seen, output, *spikes, *parameters)
+
+    def _seen(self, signals: "list[Signal]", spikes: list[Tensor], output: Tensor) -> list[Tensor]:
+        """Return what each signal observes in its spikes, having seen the output; in a chunk step by step."""
+        if self.chunk is None:
+            seen = [signal.observe(spike) for signal, spike in zip(signals, spikes, strict=True)]
+            for signal in signals:
+                signal.see_output(output)
+            return seen
+        by_step = []
+        steps, outputs = [self.chunk.unfolded(spike) for spike in spikes], self.chunk.unfolded(output)
+        for t in range(self.chunk.steps):
+            rows = self.chunk.rows_at(t)
+            for signal in signals if rows is not None else ():
+                signal.reset(rows)
+            by_step.append([signal.observe(spike[t]) for signal, spike in zip(signals, steps, strict=True)])
+            for signal in signals:
+                signal.see_output(outputs[t])
+        return [torch.cat(values) for values in zip(*by_step, strict=True)]
+
+    def respond(
+        self, signal: "Signal", error: Tensor, seen: Tensor, steps: int | None
+    ) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
+        """Return the signal [B, *units] for the errors [B, C], or [K B, ...] for those of a chunk of `steps` K.
+
+        Steps of a chunk that do not learn get zeros, whatever the signal is made from.
+        """
+        if steps is None:
+            return signal.respond(error, seen, self)
+        answers, sums = [], [torch.zeros_like(p) for p in signal.parameters()]
+        pieces = zip(error.unflatten(0, (steps, -1)), seen.unflatten(0, (steps, -1)), strict=True)
+        kept = self.target
+        for t, (error_t, seen_t) in enumerate(pieces):
+            if not self.learning[t]:
+                answers.append(seen_t.new_zeros(signal.shape_of(seen_t), dtype=error.dtype))
+                continue
+            self.target = self.targets[t]
+            answer, gradients = signal.respond_at(t, error_t, seen_t, self)
+            answers.append(answer.to(error.dtype))
+            sums = [total + gradient for total, gradient in zip(sums, gradients, strict=True)]
+        self.target = kept
+        return torch.cat(answers), tuple(sums)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return attributes for copies and pickles, without what was offered in this step."""
@@ -79,7 +122,7 @@ class Join(torch.autograd.Function):
         ctx: Any, hub: SignalHub, signals: "list[Signal]", seen: list[Tensor], output: Tensor, *_joined: Tensor
     ) -> Tensor:
         """Return the output [B, C]; `seen` is what each signal observed at this step."""
-        ctx.hub, ctx.signals = hub, signals
+        ctx.hub, ctx.signals, ctx.steps = hub, signals, None if hub.chunk is None else hub.chunk.steps
         ctx.save_for_backward(*seen)
         return output.view_as(output)
 
@@ -96,7 +139,7 @@ class Join(torch.autograd.Function):
                 start = len(ctx.signals) + len(by_parameter)
                 if needs[number] or any(needs[start : start + own]):
                     wide = error.to(torch.promote_types(error.dtype, seen.dtype))
-                    answer, gradients = signal.respond(wide, seen, ctx.hub)
+                    answer, gradients = ctx.hub.respond(signal, wide, seen, ctx.steps)
                 else:
                     answer, gradients = None, (None,) * own
                 by_spikes.append(answer)
@@ -132,6 +175,14 @@ class Signal(Stateful):
 
     def see_output(self, output: Tensor) -> None:
         """Look at the network's output [B, C] of the step."""
+
+    def respond_at(self, t: int, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return `respond` for step t of a chunk."""
+        return self.respond(error, seen, hub)
+
+    def shape_of(self, seen: Tensor) -> torch.Size:
+        """Return the shape of the signal [B, *units] for what `observe` made of a step."""
+        return seen.shape
 
     def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the signal and the gradients of this module's parameters."""

@@ -55,6 +55,10 @@ class Stateful(nn.Module):
         """Return the transient state by reference."""
         return {name: getattr(self, name) for name in self.transient}
 
+    def watched(self) -> dict[str, Any]:
+        """Return what a look for NaN has to see; the transient state unless overridden."""
+        return self.stash()
+
     def restore(self, state: dict[str, Any]) -> None:
         """Put back what `stash` returned."""
         for name, value in state.items():
@@ -137,7 +141,7 @@ def non_finite_state(net: nn.Module) -> list[str]:
         (name, tensor.detach())
         for name, module in net.named_modules()
         if isinstance(module, Stateful)
-        for value in module.stash().values()
+        for value in module.watched().values()
         for tensor in (value if isinstance(value, tuple) else (value,))
         if isinstance(tensor, Tensor) and tensor.is_floating_point()
     ]

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
 from snnlearn.functional.factored import advance_mean_gate
 from snnlearn.functional.synaptic import advance_eligibility, read_eligibility
@@ -36,6 +37,9 @@ class StepTrace(ClockedTrace):
 
     needs_jacobian = False
     """Whether the eligibility of the weights follows the neuron's own Jacobian."""
+
+    per_step: tuple[str, ...] = ("gate", "spike_by_parameter")
+    """What a step leaves for its backward: [B, ...], None, or a tuple of such."""
 
     transient: tuple[str, ...] = ("parameter_values", "parameter_filtered", "mean_values", "mean_counts", "skipped")
     plain: tuple[str, ...] = ("tick", "spike_by_parameter", "fresh", "gate")
@@ -104,6 +108,42 @@ class StepTrace(ClockedTrace):
             self._advance_parameters(step.jacobian, parameters)
         self.fresh = None
         self.tick += 1
+
+    def advance_chunk_(self, x: Tensor, steps: ChunkSteps) -> None:
+        """Take in a chunk whose inputs are x [K B, *inputs], step by step, and tick once.
+
+        What the steps leave for backward is joined to [K B, ...], so that the gradients of all steps are one product.
+        """
+        tick, inputs = self.tick + 1, steps.unfolded(x)
+        left: dict[str, list[Any]] = {name: [] for name in self.per_step}
+        for t, step in enumerate(steps.each()):
+            rows = steps.rows_at(t)
+            if rows is not None:
+                self.restart(rows)
+            self.begin_step(t)
+            self.advance_(inputs[t], step)
+            for name, values in left.items():
+                values.append(_copied(getattr(self, name)))
+        for name, values in left.items():
+            setattr(self, name, _joined(values))
+        self.tick = tick
+
+    def begin_step(self, t: int) -> None:
+        """Make ready for step t of a chunk."""
+
+    def restart(self, rows: Bool[Tensor, " batch"]) -> None:
+        """Let the rows where `rows` [B] is true begin anew within a chunk."""
+        self.reset(rows)
+
+    def chunk_weight_gradients(
+        self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return dL/dW and dL/db for the signals [K B, *units] of a chunk."""
+        return self.weight_gradients(tick, signal, weighted_map, weight)
+
+    def chunk_parameter_gradients(self, tick: int, signal: Tensor) -> tuple[Tensor, ...]:
+        """Return dL/dp [K B, *units] for each of the neuron's parameters."""
+        return self.parameter_gradients(tick, signal)
 
     def _advance_parameters(self, jacobian: Jacobian, parameters: Iterable[DirectDerivative]) -> None:
         assert self.parameter_values is not None
@@ -187,6 +227,20 @@ class StepTrace(ClockedTrace):
 
 def _initial(direct: DirectDerivative) -> Tensor:
     return torch.zeros_like(direct.state) if direct.initial is None else direct.initial.clone()
+
+
+def _copied(value: Any) -> Any:
+    """Return what a step left, out of the way of the next, which writes in place."""
+    if isinstance(value, tuple):
+        return tuple(map(_copied, value))
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _joined(values: list[Any]) -> Any:
+    """Return what K steps left, each [B, ...], None or a tuple, as one [K B, ...]."""
+    if isinstance(values[0], tuple):
+        return tuple(map(torch.cat, zip(*values, strict=True)))
+    return torch.cat(values) if isinstance(values[0], Tensor) else None
 
 
 def _where_fresh(rows: Tensor, initial: Tensor, values: Tensor) -> Tensor:

@@ -1,9 +1,26 @@
 """The per-synapse eligibility of one block: exact for any elementwise neuron, B x O x I numbers per hidden value."""
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
-from snnlearn.functional.dynamics import LeakTransition
+from snnlearn.functional.chunk import (
+    Restarts,
+    fold_chunk,
+    read_norm,
+    read_weights,
+    roll_eligibility,
+    roll_leak_trace,
+    roll_weights,
+    scan_chunk,
+    with_filter,
+    without_past,
+)
+from snnlearn.functional.chunked_step import ChunkSteps
+from snnlearn.functional.dynamics import Jacobian, LeakTransition
 from snnlearn.functional.synaptic import step_eligibility, with_one
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
@@ -11,8 +28,19 @@ from snnlearn.functional.weighted_map import WeightedMap, rows_of
 from snnlearn.nn.step_trace import StepTrace
 
 
+class KeptChunk(NamedTuple):
+    """A chunk that the eligibility has not taken in yet: it does when the next step needs it, and often never has to.
+
+    `jacobian` [H, H, K, B, ...] that the eligibility and its filter follow; `inputs` [K, B, ..., I]; `restarts` [K, B].
+    """
+
+    jacobian: Jacobian
+    inputs: Tensor
+    restarts: Restarts
+
+
 class SynapticTrace(StepTrace):
-    """Eligibility E = dh/dW of a linear connection: `snnlearn.functional.synaptic`.
+    """Eligibility E = dh/dW of a linear connection: `snnlearn.functional.synaptic`, by chunks `snnlearn.functional.chunk`.
 
     `values` [K, B, ..., O, I] (one input more with a bias), K hidden values; `filtered_values` those of the filter;
     `spike_by_weight` [B, ..., O, I] is what the signal dL/ds of the step meets. Arguments as `StepTrace`.
@@ -23,30 +51,83 @@ class SynapticTrace(StepTrace):
 
     needs_jacobian = True
     transient: tuple[str, ...] = ("values", "filtered_values", *StepTrace.transient)
-    plain: tuple[str, ...] = ("spike_by_weight", *StepTrace.plain)
+    plain: tuple[str, ...] = ("spike_by_weight", "kept", "deferring", *StepTrace.plain)
     values: Tensor | None = None
     filtered_values: Tensor | None = None
     spike_by_weight: Tensor | None = None
+    kept: KeptChunk | None = None
+    deferring: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether no step has been taken in since the last reset."""
-        return self.values is None or self.spike_by_weight is None
+        return self.kept is None and (self.values is None or self.spike_by_weight is None)
 
     def start_weights(self, x: Tensor, step: Step) -> None:
         """Start from an eligibility of zero."""
+        if self.deferring:
+            return
         assert isinstance(step, LinearisedStep)
         drive, inputs = step.jacobian.drive, x.shape[-1] + self.has_bias
         self.values = drive.new_zeros((*drive.shape, inputs))
         self.filtered_values = self.filter_start(self.values[0])
 
+    def advance_(self, x: Tensor, step: Step) -> None:
+        """Take in the step whose input is x [B, ..., I], and tick."""
+        if not self.deferring:
+            self.settle()
+        super().advance_(x, step)
+
     def advance_weights(self, x: Tensor, step: Step) -> None:
         """Keep ds/dW, filtered, and move E by the step's Jacobian."""
+        if self.deferring:
+            return
         assert isinstance(step, LinearisedStep)
         assert self.values is not None
         inputs = with_one(x) if self.has_bias else x
         spike_by_weight, self.values = step_eligibility(self.values, step.jacobian, inputs)
         self.spike_by_weight = self.filtered(self.filtered_values, spike_by_weight)
+
+    def advance_chunk_(self, x: Tensor, steps: ChunkSteps) -> None:
+        """Keep a chunk with inputs x [K B, ..., I], and tick once; the eligibility takes it in when that is asked for."""
+        self.settle()
+        self.deferring = True
+        try:
+            super().advance_chunk_(x, steps)
+        finally:
+            self.deferring = False
+        jacobian = self.chunk_jacobian(steps)
+        if self.filter is not None:
+            jacobian = with_filter(jacobian, self.filter)
+        inputs = with_one(x) if self.has_bias else x
+        self.spike_by_weight = None
+        self.kept = KeptChunk(jacobian, steps.unfolded(inputs), steps.restarts)
+
+    def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
+        """Return the Jacobian that the eligibility of the weights follows, filter aside."""
+        return steps.unfolded_jacobian()
+
+    def parts(self) -> list[Tensor] | None:
+        """Return E and the values of the filter, a tensor [B, ..., O, I] each; None before the first step."""
+        if self.values is None:
+            return None
+        return [*self.values, *(() if self.filtered_values is None else self.filtered_values)]
+
+    def settle(self) -> None:
+        """Take in the chunk that is kept, if there is one."""
+        if self.kept is None:
+            return
+        (jacobian, inputs, restarts), self.kept = self.kept, None
+        product, weights = roll_weights(without_past(jacobian, restarts))
+        self.take_parts(roll_eligibility(self.parts(), product, weights, inputs), inputs, restarts)
+
+    def take_parts(self, parts: Sequence[Tensor], inputs: Tensor, restarts: Restarts) -> None:
+        """Keep E and the values of the filter after a chunk."""
+        if self.values is not None:
+            return  # they were written over
+        hidden = len(parts) - (0 if self.filter is None else len(self.filter.drive))
+        self.values = torch.stack(list(parts[:hidden]))
+        self.filtered_values = torch.stack(list(parts[hidden:])) if self.filter is not None else None
 
     def weight_gradients(
         self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
@@ -55,18 +136,67 @@ class SynapticTrace(StepTrace):
         self.check(tick)
         assert self.spike_by_weight is not None
         gathered = torch.einsum("no,noi->oi", rows_of(signal), self.spike_by_weight.flatten(0, -3))
+        return self._apart(gathered)
+
+    def chunk_weight_gradients(
+        self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return dL/dW and dL/db for the signals [K B, ..., O] of the chunk that is kept."""
+        self.check(tick)
+        assert self.kept is not None
+        jacobian, inputs, restarts = self.kept
+        signals = signal.unflatten(0, inputs.shape[:2]).to(jacobian.drive.dtype)
+        received, entering = scan_chunk(jacobian, signals, restarts)
+        return self._apart(fold_chunk(received, entering, inputs, self.parts()))
+
+    def _apart(self, gathered: Tensor) -> tuple[Tensor, Tensor]:
         if not self.has_bias:
             return gathered, gathered.new_zeros(gathered.shape[0])
         return gathered[:, :-1], gathered[:, -1]
 
     def norm(self) -> float:
-        """Return the Euclidean norm of ds/dW of the last step; 0.0 before the first."""
-        return 0.0 if self.spike_by_weight is None else float(self.spike_by_weight.norm())
+        """Return the Euclidean norm of ds/dW of the last step, of E where a chunk was taken in since; 0.0 before the first."""
+        if self.spike_by_weight is not None:
+            return float(self.spike_by_weight.norm())
+        if self.kept is not None:
+            product, weights = read_weights(without_past(self.kept.jacobian, self.kept.restarts))
+            return read_norm(self.parts(), product, weights, self.kept.inputs)
+        return 0.0 if self.values is None else float(self.values.norm())
+
+    def stash(self) -> dict[str, Any]:
+        """Return the transient state by reference, the chunk that was kept in it."""
+        self.settle()
+        return super().stash()
+
+    def watched(self) -> dict[str, Any]:
+        """Return what a NaN would show in: the state, and a chunk that is kept as it came."""
+        if self.kept is None:
+            return super().watched()
+        return {**super().stash(), "kept": (*self.kept.jacobian, self.kept.inputs)}
+
+    def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
+        """Forget the eligibilities, or the rows where `rows` [B] is true; a backward still pending then raises."""
+        if rows is None:
+            self.kept = None
+        self.settle()
+        super().reset(rows)
+
+    def restart(self, rows: Bool[Tensor, " batch"]) -> None:
+        """Let rows begin anew within a chunk: what follows the weights learns of it from the chunk itself."""
+        held = self.values, self.filtered_values
+        self.values = self.filtered_values = None
+        StepTrace.reset(self, rows)
+        self.values, self.filtered_values = held
 
     def forget_step(self) -> None:
         """Drop ds/dW and ds/dp of the last step."""
         super().forget_step()
         self.spike_by_weight = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return attributes for copies and pickles, the chunk that was kept taken in."""
+        self.settle()
+        return super().__getstate__()
 
 
 class FilteredTrace(SynapticTrace):
@@ -99,6 +229,8 @@ class FilteredTrace(SynapticTrace):
 
     def start_weights(self, x: Tensor, step: Step) -> None:
         """Start from a trace of zero."""
+        if self.deferring:
+            return
         inputs = with_one(x) if self.has_bias else x
         wide = torch.promote_types(x.dtype, step.spike_input.dtype)
         self.values = inputs.new_zeros((len(self.leak.drive), *inputs.shape), dtype=wide)
@@ -106,6 +238,8 @@ class FilteredTrace(SynapticTrace):
 
     def advance_weights(self, x: Tensor, step: Step) -> None:
         """Take x into its trace and ds/dW of the step into the filter."""
+        if self.deferring:
+            return
         assert self.values is not None
         inputs = with_one(x) if self.has_bias else x
         advance_leak_trace_(self.values, inputs.to(self.values.dtype), self.leak)
@@ -113,5 +247,31 @@ class FilteredTrace(SynapticTrace):
         eligibility = step.spike_input.unsqueeze(-1) * trace.unsqueeze(-2)
         self.spike_by_weight = self.filtered(self.filtered_values, eligibility)
 
+    def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
+        """Return the Jacobian of a unit whose hidden values are the trace of its inputs: constant, read by ds/dy."""
+        gate, leak = steps.unfolded(steps.spike_input), self.leak
+        hidden = len(leak.drive)
+        constant = torch.tensor(leak.transition, dtype=gate.dtype, device=gate.device)
+        drive, readout = gate.new_tensor(leak.drive), gate.new_tensor(leak.readout)
+        places = (1,) * gate.dim()
+        return Jacobian(
+            constant.reshape(hidden, hidden, *places).expand(hidden, hidden, *gate.shape),
+            drive.reshape(hidden, *places).expand(hidden, *gate.shape),
+            (readout @ constant).reshape(hidden, *places) * gate,
+            float(readout @ drive) * gate,
+        )
 
-__all__ = ["FilteredTrace", "SynapticTrace"]
+    def parts(self) -> list[Tensor] | None:
+        """Return the trace of the inputs, the same for all units [B, ..., 1, I], and the values of the filter."""
+        if self.values is None:
+            return None
+        return [*self.values.unsqueeze(-2), *(() if self.filtered_values is None else self.filtered_values)]
+
+    def take_parts(self, parts: Sequence[Tensor], inputs: Tensor, restarts: Restarts) -> None:
+        """Keep the trace of the inputs and the values of the filter after a chunk."""
+        if self.values is None and self.filter is not None:
+            self.filtered_values = torch.stack(list(parts[len(self.leak.drive) :]))
+        self.values = roll_leak_trace(self.values, inputs, self.leak, restarts)
+
+
+__all__ = ["FilteredTrace", "KeptChunk", "SynapticTrace"]

@@ -7,17 +7,29 @@ saved, and keeps a clock: forward notes the tick that backward must find, every 
 mismatch raises `StaleTraceError`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from snnlearn.functional.chunk import roll_leak_trace, scan_leak
+from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import LeakTransition
-from snnlearn.functional.eligibility import BiasTrace
+from snnlearn.functional.eligibility import BiasTrace, bias_gradient
 from snnlearn.functional.trace import advance_leak_trace_, advance_leak_trace_of_one, read_leak_trace
+from snnlearn.functional.weighted_map import WeightedMap
 from snnlearn.nn.clocked_trace import NO_TRACE, ClockedTrace, StaleTraceError
 from snnlearn.nn.state import StateShapeError
+
+
+class KeptInputs(NamedTuple):
+    """What backward needs of a chunk: its inputs [K, B, *inputs], its steps, and both traces before it."""
+
+    inputs: Tensor
+    steps: ChunkSteps
+    before: Tensor | None
+    before_one: Tensor | tuple[float, ...] | None
 
 
 class TraceBuffer(ClockedTrace):
@@ -39,7 +51,7 @@ class TraceBuffer(ClockedTrace):
     """
 
     transient = ("values", "bias_values", "skipped")
-    plain = ("tick", "gathering", "gathered")
+    plain = ("tick", "gathering", "gathered", "kept")
 
     def __init__(self, leak: LeakTransition, name: str = "this block") -> None:
         super().__init__(name)
@@ -48,6 +60,7 @@ class TraceBuffer(ClockedTrace):
         self.bias_values: Tensor | tuple[float, ...] | None = None
         self.gathering: Tensor | None = None
         self.gathered: Tensor | None = None
+        self.kept: KeptInputs | None = None
 
     def extra_repr(self) -> str:
         """Return the transition in effect."""
@@ -63,11 +76,7 @@ class TraceBuffer(ClockedTrace):
         if self.values is None or self.bias_values is None:
             self.values, self.bias_values = self._start(x)
         elif self.values.shape[1:] != x.shape or self.values.device != x.device:
-            raise StateShapeError(
-                f"{self.name}: the input has shape {list(x.shape)} on {x.device}, the running trace "
-                f"{list(self.values.shape[1:])} on {self.values.device}: within a sequence both stay the same. "
-                f"Call reset(net) where a new sequence begins"
-            )
+            raise self._changed(x)
         advance_leak_trace_(self.values, x, self.leak)
         if isinstance(self.bias_values, Tensor):
             advance_leak_trace_(self.bias_values, torch.ones_like(self.bias_values[0]), self.leak)
@@ -94,11 +103,64 @@ class TraceBuffer(ClockedTrace):
         self.gathered = d.T @ trace if self.gathered is None else self.gathered.addmm_(d.T, trace)
         return True
 
+    def advance_chunk_(self, x: Float[Tensor, "rows *inputs"], steps: ChunkSteps) -> None:
+        """Take a chunk's inputs x [K B, *inputs] into the trace, and tick once; backward meets them as they are."""
+        inputs = steps.unfolded(x)
+        ones: Tensor | None = None
+        if steps.restarts is not None and isinstance(self.bias_values, tuple) and self.values is not None:
+            self.bias_values = self.values.new_tensor(self.bias_values)[:, None].repeat(1, self.values.shape[1])
+        before, before_one = self.values, self.bias_values
+        if before is not None and (before.shape[1:] != inputs.shape[1:] or before.device != x.device):
+            raise self._changed(inputs[0])
+        rolled = roll_leak_trace(before, self._wide(inputs), self.leak, steps.restarts)
+        if steps.restarts is not None or isinstance(before_one, Tensor):
+            ones = rolled.new_ones(inputs.shape[:2])
+            self.bias_values = roll_leak_trace(before_one, ones, self.leak, steps.restarts)  # type: ignore[arg-type]
+        else:
+            numbers = (0.0,) * len(self.leak.drive) if before_one is None else before_one
+            for _ in range(steps.steps):
+                numbers = advance_leak_trace_of_one(numbers, self.leak)
+            self.bias_values = numbers
+        self.values, self.kept = rolled, KeptInputs(inputs, steps, before, before_one)
+        self.tick += 1
+
+    def relay(self, tick: int, spike_input: Tensor) -> Tensor:
+        """Return ds/dy: what the signal is multiplied by on its way down."""
+        return spike_input
+
+    def chunk_parameter_gradients(self, tick: int, signal: Tensor) -> tuple[Tensor, ...]:
+        """Return nothing: a neuron with parameters has another trace."""
+        return ()
+
+    def chunk_weight_gradients(
+        self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return dL/dW and dL/db for the signals dL/ds [K B, *units] of the chunk; `snnlearn.functional.chunk`."""
+        self.check(tick)
+        assert self.kept is not None
+        inputs, steps, before, before_one = self.kept
+        d = steps.unfolded(signal * steps.spike_input)
+        received, entering = scan_leak(d, self.leak, steps.restarts)
+        units = weighted_map.units_last(received.flatten(0, 1))
+        by_bias = units.flatten(0, -2).sum(0)
+        wide = inputs.flatten(0, 1).to(received.dtype)
+        by_weight = weighted_map.weight_gradient(received.flatten(0, 1), wide, weight)
+        for k, row in enumerate(entering if before is not None else ()):
+            assert before is not None
+            assert before_one is not None
+            by_weight = by_weight + weighted_map.weight_gradient(row, before[k].to(row.dtype), weight)
+            by_bias = by_bias + bias_gradient(weighted_map.units_last(row), before_one[k])
+        return by_weight, by_bias
+
+    def _wide(self, x: Tensor) -> Tensor:
+        return x.float() if torch.is_autocast_enabled(x.device.type) else x
+
     def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
         """Forget the trace, or the rows where `rows` [B] is true; a backward still pending then raises."""
         if rows is not None and self.values is not None and isinstance(self.bias_values, tuple):
             numbers = self.values.new_tensor(self.bias_values)
             self.bias_values = numbers[:, None].repeat(1, self.values.shape[1])
+        self.kept = None
         super().reset(rows)
 
     def norm(self) -> float:
@@ -110,6 +172,14 @@ class TraceBuffer(ClockedTrace):
         """
         return 0.0 if self.values is None else float(read_leak_trace(self.values, self.leak).norm())
 
+    def _changed(self, x: Tensor) -> StateShapeError:
+        assert self.values is not None
+        return StateShapeError(
+            f"{self.name}: the input has shape {list(x.shape)} on {x.device}, the running trace "
+            f"{list(self.values.shape[1:])} on {self.values.device}: within a sequence both stay the same. "
+            f"Call reset(net) where a new sequence begins"
+        )
+
     def _start(self, x: Tensor) -> tuple[Tensor, tuple[float, ...]]:
         hidden = len(self.leak.drive)
         dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
@@ -117,7 +187,7 @@ class TraceBuffer(ClockedTrace):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return attributes for copies and pickles, which gather nothing for the learner of this one."""
-        return {**super().__getstate__(), "gathering": None, "gathered": None}
+        return {**super().__getstate__(), "gathering": None, "gathered": None, "kept": None}
 
 
 __all__ = ["NO_TRACE", "StaleTraceError", "TraceBuffer"]

@@ -1,0 +1,94 @@
+"""What an `OnlineLearner` refuses, and what it looks at before it learns."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snnlearn.engine.sequence import NonFiniteError
+from snnlearn.nn.block import ETBlock
+from snnlearn.nn.signal import RewardSignal
+from snnlearn.rules.axes import LearningRule, RuleChoiceError
+
+
+def add_signal_parameters(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimizer the parameters that the rule itself brought: a learned broadcast, the readouts of blocks."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    signals = [m.signal for m in net.modules() if isinstance(m, ETBlock) and m.signal is not None]
+    brought = [p for signal in signals for p in signal.parameters() if id(p) not in held]
+    if brought:
+        optimizer.add_param_group({"params": brought})
+
+
+def check_reward(net: nn.Module, rule: LearningRule, y_t: Any) -> None:
+    """Refuse a reward that nobody learns from, and one without a target."""
+    if not any(isinstance(module, RewardSignal) for module in net.modules()):
+        raise RuleChoiceError(
+            f"a reward was given and no block under {rule.name} learns from one, so it would be lost; leave it out, or "
+            f"attach RewardModulated() or another rule with signal='reward'"
+        )
+    if y_t is None:
+        raise ValueError(
+            "a reward was given without a target: a step learns where it has a loss, whose readout y_t is for; pass "
+            "y_t too, for example the action that was taken"
+        )
+
+
+def require_gradients(method: str) -> None:
+    """Raise RuntimeError inside no_grad() or inference_mode()."""
+    if not torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{method}() was called inside no_grad() or inference_mode(), where nothing can be learned; leave that "
+            f"context, or call predict(x) or evaluate(x, y)"
+        )
+
+
+def refuse_non_finite(x: Tensor) -> None:
+    """Raise NonFiniteError for an input with a NaN or an infinity."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or math.isfinite(x.sum()):
+        return
+    wrong = ~torch.isfinite(x)
+    if bool(wrong.any()):  # else the sum overflowed
+        raise NonFiniteError(
+            f"the input has {int(wrong.sum())} non-finite value(s); a trace would keep them for ever, so nothing is "
+            f"learned from it. Clean the data, for example with torch.nan_to_num"
+        )
+
+
+def check_update(update: Any, rule: LearningRule) -> None:
+    """Raise ValueError or RuleChoiceError for an interval between updates that there is not, or not under `rule`."""
+    whole = isinstance(update, int) and not isinstance(update, bool) and update >= 1
+    if not (update == "sequence" or whole):
+        raise ValueError(f"update={update!r}: write 'sequence', or the number of steps between updates, such as 1")
+    if whole and rule.window is not None:
+        if update % rule.window:
+            raise RuleChoiceError(
+                f"update={update} with {rule.name} and window={rule.window}: weights may change only where a window "
+                f"ends; write a multiple of it, such as update={rule.window}, or update='sequence'"
+            )
+    elif whole and not rule.online:
+        raise RuleChoiceError(
+            f"update={update} with {rule.name}: its gradient is known only at the end of the sequence; write "
+            f"update='sequence', or choose an online rule such as OTTT()"
+        )
+
+
+def check_optimizer(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise ValueError for an optimizer that holds nothing of `net`."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(id(p) in held for p in net.parameters()):
+        raise ValueError(
+            "the optimizer holds none of the network's parameters, so nothing would be learned; build it from "
+            "net.parameters() of the network you pass"
+        )
+
+
+__all__ = [
+    "add_signal_parameters",
+    "check_optimizer",
+    "check_reward",
+    "check_update",
+    "refuse_non_finite",
+    "require_gradients",
+]

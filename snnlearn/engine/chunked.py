@@ -1,0 +1,164 @@
+"""Run a network by chunks of steps: the same numbers as step by step, time folded into the batch.
+
+What may be folded is checked here: layers whose meaning would change are refused, with the way out.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from snnlearn.engine.losses import NO_TARGET
+from snnlearn.engine.sequence import map_outputs, steps_of
+from snnlearn.nn.block import ETBlock
+from snnlearn.nn.chunk import Chunk, in_chunk
+from snnlearn.nn.connection import is_described
+from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.signal_hub import SignalHub
+from snnlearn.rules.axes import LearningRule
+from snnlearn.rules.legality import RuleChoiceError
+
+
+class Piece(NamedTuple):
+    """Consecutive steps of a sequence: `x` [K B, ...], time first; a target and a mask of restarting rows for each step.
+
+    `restarts` [K, B], None where no row restarts.
+    """
+
+    x: Tensor
+    targets: list[Any]
+    restarts: Tensor | None
+
+    @property
+    def steps(self) -> int:
+        """The number of steps K."""
+        return len(self.targets)
+
+
+def pieces_of(
+    x: Iterable[Tensor],
+    y: Any,
+    per_step_target: bool,
+    restarts: Tensor | None,
+    chunk: int,
+    until_update: Callable[[], int | None] = lambda: None,
+) -> Iterator[Piece]:
+    """Yield a sequence in pieces of `chunk` steps, the last one what is left; `x`, `y` as `steps_of`.
+
+    `restarts` [T, B]; `until_update()` how many more targets make an update, which a piece does not go beyond.
+
+    >>> [piece.steps for piece in pieces_of(torch.zeros(5, 1, 2), torch.zeros(1), False, None, 2)]
+    [2, 2, 1]
+    """
+    inputs: list[Tensor] = []
+    targets: list[Any] = []
+    begin, left = 0, until_update()
+
+    def piece() -> Piece:
+        end = begin + len(inputs)
+        folded = x[begin:end].flatten(0, 1) if isinstance(x, Tensor) else torch.cat(inputs)
+        mask = None if restarts is None else restarts[begin:end]
+        return Piece(folded, targets, mask if mask is not None and bool(mask.any()) else None)
+
+    for x_t, target in steps_of(x, y, per_step_target):
+        inputs.append(x_t)
+        targets.append(target)
+        with_target = sum(t is not NO_TARGET for t in targets)
+        if len(inputs) == chunk or with_target == left:
+            yield piece()
+            begin, left = begin + len(inputs), until_update()
+            inputs, targets = [], []
+    if inputs:
+        yield piece()
+
+
+def run_piece(net: Callable[[Tensor], Any], module: nn.Module, hubs: list[SignalHub], piece: Piece) -> list[Any]:
+    """Run `net` (which is `module`, called) through a piece and return its output at every step."""
+    chunk = Chunk(piece.steps, piece.restarts)
+    for hub in hubs:
+        hub.targets = [target if isinstance(target, Tensor) else None for target in piece.targets]
+        hub.chunk = chunk
+    try:
+        with in_chunk(module, chunk):
+            output = net(piece.x)
+    finally:
+        for hub in hubs:
+            hub.chunk = None
+    by_step: list[list[Tensor]] = []
+
+    def unfold(values: Tensor) -> int:
+        by_step.append(list(chunk.unfolded(values).unbind()))
+        return len(by_step) - 1
+
+    numbered = map_outputs(unfold, output)
+    return [map_outputs(lambda number, t=t: by_step[number][t], numbered) for t in range(piece.steps)]
+
+
+def check_chunk(chunk: Any, update: Any, rule: LearningRule) -> int:
+    """Return `chunk` if it is a number of steps that `update` and `rule` allow; raise ValueError or RuleChoiceError.
+
+    >>> from snnlearn.rules import OTTT
+    >>> check_chunk(4, "sequence", OTTT())
+    4
+    """
+    if not (isinstance(chunk, int) and not isinstance(chunk, bool) and chunk >= 1):
+        raise ValueError(f"chunk={chunk!r}: the number of steps that are run at once, from 1; write chunk=16")
+    if isinstance(update, int) and update % chunk:
+        raise ValueError(
+            f"chunk={chunk} with update={update}: weights change only where a chunk ends, so an update comes after a "
+            f"multiple of {chunk} steps; write update={chunk * max(1, round(update / chunk))}, or a chunk that divides "
+            f"{update}"
+        )
+    if chunk > 1 and not rule.online:
+        raise RuleChoiceError(
+            f"chunk={chunk} with {rule.name}: a chunk stands for steps whose past is in a trace, and this rule keeps its "
+            f"graph through time; write chunk=1, or choose an online rule such as OTTT()"
+        )
+    return chunk
+
+
+DRAWN_ANEW = (_DropoutNd, nn.RReLU)
+WITH_TIME = (nn.RNNBase, nn.RNNCellBase)
+
+
+def refuse_unfoldable(net: nn.Module) -> None:
+    """Raise RuleChoiceError for a layer of `net` that would mean something else with time folded into the batch.
+
+    >>> refuse_unfoldable(nn.Sequential(nn.Flatten(), nn.AvgPool2d(2)))
+    """
+    for name, module in net.named_modules():
+        where = f"chunk > 1 with {name or 'the network'}, a {type(module).__name__}"
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            raise RuleChoiceError(
+                f"{where}: its statistics would be those of all steps of a chunk, not of each; freeze them with "
+                f"net.get_submodule({name!r}).eval(), use GroupNorm or LayerNorm, or write chunk=1"
+            )
+        if isinstance(module, DRAWN_ANEW) and module.training and getattr(module, "p", 1.0):
+            raise RuleChoiceError(
+                f"{where}: it draws a new mask at every step, and a chunk would draw them in another order; write "
+                f"TimeConstantDropout, whose mask lasts a sequence, or chunk=1"
+            )
+        if isinstance(module, WITH_TIME):
+            raise RuleChoiceError(f"{where}: it has a time of its own, which a chunk cannot see; write chunk=1")
+        if isinstance(module, ETBlock) and module.connection.trace is not None:
+            if module.norm is not None and not isinstance(module.norm, nn.Identity):
+                raise RuleChoiceError(
+                    f"{where} with a {type(module.norm).__name__} inside: its gain and bias are followed step by step; "
+                    f"put the norm before the block, or write chunk=1"
+                )
+            if not is_described(module.connection):
+                raise RuleChoiceError(
+                    f"{where}: its {type(module.connection).__name__} has a forward of its own that its weighted_map "
+                    f"does not tell; write weighted_map for it, or chunk=1"
+                )
+            if type(module.neuron).forward is not Neuron.forward:
+                raise RuleChoiceError(
+                    f"{where}: its {type(module.neuron).__name__} has a forward of its own, which a chunk does not "
+                    f"call; write the change into its step, or chunk=1"
+                )
+
+
+__all__ = ["Piece", "check_chunk", "pieces_of", "refuse_unfoldable", "run_piece"]

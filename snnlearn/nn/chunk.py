@@ -1,0 +1,189 @@
+"""A chunk of steps folded into the batch: who is told of it, and how a neuron runs through it.
+
+Inside `in_chunk(net, Chunk(K))` every tensor of the network is [K B, ...], time first. Layers without state never notice;
+blocks, neurons and masks that last a sequence unfold what they get. Equations: `snnlearn.functional.chunk`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from snnlearn.functional.chunk import Restarts
+from snnlearn.functional.chunked_step import ChunkSteps
+from snnlearn.functional.dynamics import Jacobian, State
+from snnlearn.functional.trace import flush_subnormals
+from snnlearn.functional.traced_step import DirectDerivative
+from snnlearn.nn.probe import jacobian_at
+from snnlearn.nn.state import StateShapeError, zero_rows
+
+if TYPE_CHECKING:
+    from snnlearn.nn.lif import FiringNeuron
+    from snnlearn.nn.neuron import Neuron
+
+
+class Chunk(NamedTuple):
+    """K steps at once: `steps` K; `restarts` [K, B], true where a row begins a new sequence before a step.
+
+    >>> Chunk(2).unfolded(torch.zeros(6, 4)).shape
+    torch.Size([2, 3, 4])
+    """
+
+    steps: int
+    restarts: Restarts = None
+
+    def unfolded(self, values: Tensor) -> Tensor:
+        """Return values [K B, ...] as [K, B, ...]; raise StateShapeError where K does not divide their number."""
+        if values.shape[0] % self.steps:
+            raise StateShapeError(
+                f"a chunk of {self.steps} steps met {list(values.shape)}: its first dimension is steps times batch; a "
+                f"layer before has changed the batch, which a chunk cannot follow: write chunk=1"
+            )
+        return values.unflatten(0, (self.steps, -1))
+
+    def rows_at(self, t: int) -> Tensor | None:
+        """Return the rows [B] that restart before step t, None for none."""
+        if self.restarts is None or not bool(self.restarts[t].any()):
+            return None
+        return self.restarts[t]
+
+
+@contextmanager
+def in_chunk(net: nn.Module, chunk: Chunk | None) -> Iterator[None]:
+    """Let the modules of `net` take their inputs for chunks while the context lasts.
+
+    >>> with in_chunk(nn.Linear(1, 1), Chunk(2)):
+    ...     pass
+    """
+    told = [module for module in net.modules() if "chunk" in vars(module)]
+    for module in told:
+        module.chunk = chunk
+    try:
+        yield
+    finally:
+        for module in told:
+            module.chunk = None
+
+
+class NeuronScan(NamedTuple):
+    """A neuron's run through a chunk: spikes [K, B, *units], inputs y, and the state before each step, all [K, B, ...].
+
+    `before` are the spikes of the step before each [K, B, *units], which a recurrent connection fed back.
+    """
+
+    spikes: Tensor
+    y: Tensor
+    entering: State
+    before: Tensor | None
+    membrane: Tensor | None
+
+
+def scan_neuron(
+    neuron: "Neuron",
+    y: Tensor,
+    chunk: Chunk,
+    recurrent_weight: Tensor | None = None,
+    spikes: Tensor | None = None,
+    shows_membrane: bool = False,
+) -> NeuronScan:
+    """Step `neuron` through y [K, B, *units] outside autograd, and keep its new state.
+
+    With `recurrent_weight` V [O, O] the spikes of the step before, `spikes` [B, O] at the entry, are added to y through it.
+
+    >>> from snnlearn.nn import LIF
+    >>> scan_neuron(LIF(), torch.full((2, 1, 1), 0.8), Chunk(2)).spikes.flatten()
+    tensor([0., 1.])
+    """
+    state = neuron.state_for(y[0])
+    entering = tuple(value.new_empty((chunk.steps, *value.shape)) for value in state)
+
+    def advance(y_t: Tensor, t: int) -> Tensor:
+        before = neuron.state_for(y_t)
+        for kept, value in zip(entering, before, strict=True):
+            kept[t] = value
+        spike, after = neuron._unpacked(neuron.step(y_t, before))
+        neuron.state = tuple(flush_subnormals(value.detach()) for value in after)
+        return spike.detach()
+
+    return _scan(neuron, y, chunk, recurrent_weight, spikes, shows_membrane, advance)._replace(entering=entering)
+
+
+def scan_cut(
+    neuron: "FiringNeuron",
+    y: Tensor,
+    chunk: Chunk,
+    recurrent_weight: Tensor | None = None,
+    spikes: Tensor | None = None,
+    shows_membrane: bool = False,
+) -> tuple[NeuronScan, Tensor]:
+    """Return what `scan_neuron` does and u = membrane - threshold [K, B, *units], where the past is a constant.
+
+    >>> from snnlearn.nn import LIF
+    >>> scan_cut(LIF(), torch.full((2, 1, 1), 0.75), Chunk(2))[1].flatten()
+    tensor([-0.2500,  0.1250])
+    """
+    u = torch.empty_like(y)
+
+    def advance(y_t: Tensor, t: int) -> Tensor:
+        spike, u[t] = neuron.advance_cut(y_t)
+        return spike
+
+    return _scan(neuron, y, chunk, recurrent_weight, spikes, shows_membrane, advance), u
+
+
+def _scan(
+    neuron: "Neuron",
+    y: Tensor,
+    chunk: Chunk,
+    recurrent_weight: Tensor | None,
+    spikes: Tensor | None,
+    shows_membrane: bool,
+    advance: Callable[[Tensor, int], Tensor],
+) -> NeuronScan:
+    fired: list[Tensor] = []
+    fed: list[Tensor] = []
+    shown: list[Tensor] = []
+    for t in range(chunk.steps):
+        rows = chunk.rows_at(t)
+        if rows is not None:
+            neuron.reset(rows)
+            spikes = None if spikes is None else zero_rows(spikes, rows)
+        if recurrent_weight is not None and spikes is not None:
+            fed.append(spikes)
+            y[t] += F.linear(spikes, recurrent_weight)
+        spikes = advance(y[t], t)
+        fired.append(spikes)
+        if shows_membrane and neuron.state is not None:
+            shown.append(neuron.state[0])
+    return NeuronScan(
+        torch.stack(fired),
+        y,
+        (),
+        torch.stack(fed) if fed else None,
+        torch.stack(shown) if shown else None,
+    )
+
+
+def steps_of_scan(neuron: "Neuron", scan: NeuronScan, chunk: Chunk, needs_jacobian: bool) -> ChunkSteps:
+    """Return the derivatives of all steps of a chunk at once: a step is elementwise, so K B rows are as good as B."""
+    y = scan.y.flatten(0, 1)
+    state = tuple(value.flatten(0, 1) for value in scan.entering)
+    jacobian: Jacobian = jacobian_at(neuron, y, state)
+    parameters: tuple[DirectDerivative, ...] = ()
+    if next(neuron.parameters(), None) is not None:
+        batch = scan.y.shape[1]
+        parameters = tuple(
+            d if d.initial is None else d._replace(initial=d.initial[:, :batch])
+            for d in neuron.direct_derivatives(y, state)
+        )
+    kept = jacobian if needs_jacobian or parameters else None
+    membrane = None if scan.membrane is None else scan.membrane.flatten(0, 1)
+    return ChunkSteps(
+        scan.spikes.flatten(0, 1), jacobian.spike_input, kept, parameters, chunk.steps, chunk.restarts, membrane
+    )
+
+
+__all__ = ["Chunk", "NeuronScan", "in_chunk", "scan_cut", "scan_neuron", "steps_of_scan"]

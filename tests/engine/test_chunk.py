@@ -1,0 +1,140 @@
+"""The chunk length is a speed setting: it must not change a number, whatever the rule, layer, neuron or reset."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from snnlearn import ALIF, IF, LI, LIF, CubaLIF, ETBlock, ETConv2d, ETLinear, ETRecurrent, Neuron, OnlineLearner, Readout
+from snnlearn.rules import RULES, LearningRule
+
+STEPS, BATCH, INPUTS, CLASSES = 7, 4, 6, 3
+LENGTHS = (2, 3, STEPS, STEPS + 5)
+EXACT = 1e-12
+
+
+class Recording(torch.optim.SGD):
+    """Keep the gradients of every update."""
+
+    def __init__(self, parameters: Any, lr: float = 0.05) -> None:
+        super().__init__(parameters, lr=lr)
+        self.seen: list[dict[int, Tensor]] = []
+
+    def step(self, closure: Any = None) -> Any:
+        held = [p for group in self.param_groups for p in group["params"]]
+        self.seen.append({i: p.grad.clone() for i, p in enumerate(held) if p.grad is not None})
+        return super().step(closure)
+
+
+def mlp(kind: Callable[[], Neuron], readout: Callable[[], nn.Module]) -> nn.Sequential:
+    return nn.Sequential(
+        ETBlock(ETLinear(INPUTS, 8), kind()), ETBlock(ETLinear(8, 7), kind()), readout()
+    )
+
+
+def leaky() -> nn.Module:
+    return ETBlock(ETLinear(7, CLASSES), LI(decay=0.8))
+
+
+def static() -> nn.Module:
+    return Readout(nn.Linear(7, CLASSES))
+
+
+def recurrent(kind: Callable[[], Neuron], readout: Callable[[], nn.Module]) -> nn.Sequential:
+    return nn.Sequential(ETBlock(ETRecurrent(INPUTS, 7), kind()), readout())
+
+
+def convolutional(kind: Callable[[], Neuron], readout: Callable[[], nn.Module]) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)), ETBlock(ETConv2d(1, 7, (2, 3)), kind()), nn.Flatten(), readout()
+    )
+
+
+KINDS: dict[str, Callable[[], Neuron]] = {
+    "lif": lambda: LIF(decay=0.7, threshold=0.5),
+    "hard": lambda: LIF(decay=torch.linspace(0.4, 0.9, 7), threshold=0.5, reset="hard", detach_reset=False),
+    "attached": lambda: LIF(decay=0.7, threshold=0.5, detach_reset=False),
+    "none": lambda: IF(threshold=1.5, reset="none"),
+    "cuba": lambda: CubaLIF(threshold=0.5),
+    "alif": lambda: ALIF(decay=0.7, threshold=0.4),
+    "learned": lambda: ALIF(decay=0.7, threshold=0.4, learn=("decay", "threshold", "adaptation", "initial_membrane")),
+}
+
+
+def record(
+    make: Callable[[], nn.Module], rule: LearningRule, chunk: int, update: str | int = "sequence", **options: Any
+) -> dict[str, Any]:
+    """Two batches of a learner with this chunk length, and all it leaves behind."""
+    torch.manual_seed(0)
+    net = make().double()
+    learner = OnlineLearner(net, rule, F.cross_entropy, Recording(net.parameters()), update=update, chunk=chunk)
+    if (signals := [p for p in learner.optimizer.param_groups[-1]["params"]]) and len(learner.optimizer.param_groups) > 1:
+        assert signals
+    generator = torch.Generator().manual_seed(1)
+    x = (torch.rand(2, STEPS, BATCH, INPUTS, generator=generator) < 0.5).double()
+    y = torch.randint(CLASSES, (2, BATCH), generator=generator)
+    results = []
+    for x_n, y_n in zip(x, y, strict=True):
+        torch.manual_seed(2)
+        results.append(learner.learn(x_n, y_n, **options))
+    rates = results[0].firing_rates
+    state = {
+        f"{name}.{key}": value
+        for name, module in net.named_modules()
+        if hasattr(module, "stash") and isinstance(module, nn.Module)
+        for key, value in module.stash().items()
+    }
+    return {
+        "gradients": learner.optimizer.seen,
+        "parameters": dict(net.named_parameters()),
+        "state": state,
+        "results": results,
+        "rates": rates,
+    }
+
+
+def compare(one: dict[str, Any], other: dict[str, Any], bound: float = EXACT) -> None:
+    assert all(0.02 < rate < 0.8 for rate in one["rates"].values()), one["rates"]
+    assert len(one["gradients"]) == len(other["gradients"])
+    for mine, theirs in zip(one["gradients"], other["gradients"], strict=True):
+        assert mine.keys() == theirs.keys()
+        assert any(float(gradient.norm()) > 0 for gradient in mine.values())
+        for key, gradient in mine.items():
+            scale = max(float(gradient.norm()), 1e-3)
+            assert float((gradient - theirs[key]).norm()) / scale < bound, key
+    for name, value in one["parameters"].items():
+        torch.testing.assert_close(other["parameters"][name], value, rtol=bound, atol=bound)
+    for mine, theirs in zip(one["results"], other["results"], strict=True):
+        assert mine.firing_rates == theirs.firing_rates
+        assert mine.accuracy == theirs.accuracy
+        assert mine.loss == pytest.approx(theirs.loss, rel=1e-9)
+        assert mine.trace_norms == pytest.approx(theirs.trace_norms, rel=1e-9)
+    for key, value in one["state"].items():
+        same(value, other["state"][key], key)
+
+
+def same(mine: Any, theirs: Any, key: str) -> None:
+    if isinstance(mine, tuple):
+        for a, b in zip(mine, theirs, strict=True):
+            same(a, b, key)
+    elif isinstance(mine, Tensor):
+        torch.testing.assert_close(theirs, mine, rtol=1e-9, atol=1e-11, msg=key)
+    else:
+        assert mine == pytest.approx(theirs), key
+
+
+ONLINE = {name: rule for name, rule in RULES.items() if rule().online}
+
+
+@pytest.mark.parametrize("name", ONLINE)
+@pytest.mark.parametrize("kind", ["lif", "alif", "learned"])
+def test_every_rule_has_the_same_numbers_in_chunks(name: str, kind: str) -> None:
+    def make() -> nn.Module:
+        return mlp(KINDS[kind], static if name in ("otpe", "decolle") else leaky)
+
+    step_by_step = record(make, ONLINE[name](), 1)
+    for length in LENGTHS:
+        compare(step_by_step, record(make, ONLINE[name](), length))
