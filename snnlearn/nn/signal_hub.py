@@ -34,6 +34,7 @@ class SignalHub:
         self.target: Tensor | None = None
         self.reward: Tensor | None = None
         self.offered: dict[int, tuple[Signal, Tensor]] = {}
+        self.joins = 0
 
     def begin(self, _module: nn.Module, _inputs: Any) -> None:
         """Forget what a forward that failed had offered."""
@@ -59,12 +60,13 @@ class SignalHub:
                 f"the network's output is {got}, and a broadcast signal reads one number per sample and output "
                 f"[B, C]; return a tensor [B, C], or attach a rule with signal='spatial'"
             )
-        signals, spikes = [signal for signal, _ in offered], [spike for _, spike in offered]
+        self.joins += 1
+        signals, joined = [signal for signal, _ in offered], [signal.joined(spike) for signal, spike in offered]
         seen = [signal.observe(spike.detach()) for signal, spike in offered]
         for signal in signals:
             signal.see_output(output.detach())
         parameters = [parameter for signal in signals for parameter in signal.parameters()]
-        return Join.apply(self, signals, seen, output, *spikes, *parameters)
+        return Join.apply(self, signals, seen, output, *joined, *parameters)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return attributes for copies and pickles, without what was offered in this step."""
@@ -72,7 +74,7 @@ class SignalHub:
 
 
 class Join(torch.autograd.Function):
-    """The output, unchanged; in backward each spike gets its block's signal."""
+    """The output, unchanged; in backward what each block joined to it, its spikes or a loss, gets its signal."""
 
     @staticmethod
     def forward(
@@ -87,7 +89,7 @@ class Join(torch.autograd.Function):
     def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, ...]:
         """Return the error for the output, the signals of the blocks, and the gradients of the signals' parameters."""
         refuse_second_order("a learning signal of a block's own")
-        by_spikes: list[Tensor | None] = []
+        by_joined: list[Tensor | None] = []
         by_parameter: list[Tensor | None] = []
         needs = list(ctx.needs_input_grad[4:])
         with torch.autocast(error.device.type, enabled=False):
@@ -99,9 +101,9 @@ class Join(torch.autograd.Function):
                     answer, gradients = signal.respond(wide, seen, ctx.hub)
                 else:
                     answer, gradients = None, (None,) * own
-                by_spikes.append(answer)
+                by_joined.append(answer)
                 by_parameter.extend(gradients)
-        return None, None, None, error, *by_spikes, *by_parameter
+        return None, None, None, error, *by_joined, *by_parameter
 
 
 class Signal(Stateful):
@@ -109,7 +111,7 @@ class Signal(Stateful):
 
     A subclass gives `respond(error, seen, hub)`: the signal [B, *units] for error dL/do [B, C], and a gradient for each
     of its own parameters. `seen` is what `observe` made of the step's spikes: the spikes themselves, unless a subclass
-    filters them.
+    filters them. A subclass whose loss has a graph of its own gives that loss in `joined`, in place of the spikes.
 
     >>> Signal(SignalHub()).emit(torch.ones(1, 2))
     tensor([[1., 1.]])
@@ -126,6 +128,10 @@ class Signal(Stateful):
         self.hub.offer(self, spikes)
         return spikes.detach()
 
+    def joined(self, spikes: Tensor) -> Tensor:
+        """Return what the signal is the gradient of, for the step's spikes [B, *units]: these, with their graph."""
+        return spikes
+
     def observe(self, spikes: Tensor) -> Tensor:
         """Return what the signal is made from at this step, for the step's spikes [B, *units]."""
         return spikes
@@ -133,8 +139,8 @@ class Signal(Stateful):
     def see_output(self, output: Tensor) -> None:
         """Look at the network's output [B, C] of the step."""
 
-    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the signal and the gradients of this module's parameters."""
+    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """Return the signal and the gradients of this module's parameters, None for one with a graph of its own."""
         raise TypeError(f"{type(self).__name__} must define respond(error, seen, hub)")
 
 

@@ -28,6 +28,7 @@ SIGNALS = {
     "adaptive": "a learned broadcast of the output's error stands for dL/ds",
     "target": "a projection of the target stands for dL/ds",
     "local_readout": "the loss of the block's own readout stands for the network's",
+    "contrastive": "the contrastive loss of the block, which two paths reach, stands for the network's",
     "noise": "dL/ds is estimated from noise",
     "reward": "the reward stands for dL/ds",
     "alignment": "fixed random matrices carry the error down in place of the weights",
