@@ -76,9 +76,7 @@ class TESSConfig:
 class TracesPropagationConfig:
     """Traces propagation."""
 
-    name: Literal["traces_propagation"] = knob(
-        "a contrastive loss per layer, between paths of the input and the target"
-    )
+    name: Literal["traces_propagation"] = knob("a contrastive loss per layer, between the paths of input and target")
     decay: float = knob("decay of the traces of spikes per step", at_least=0, at_most=1)
     temperature: float = knob("divides the products of traces; more for wide layers and long traces", above=0)
     trained: bool = knob("the projection of the label is learned")

@@ -18,6 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from snnlearn.functional.trace import flush_subnormals
+
 
 def likeness_of_targets(traces: Float[Tensor, "batch units"]) -> Float[Tensor, "batch batch"]:
     """Return y, the softmax of the negative Euclidean distances between target traces [B, H], without their graph.
@@ -29,7 +31,7 @@ def likeness_of_targets(traces: Float[Tensor, "batch units"]) -> Float[Tensor, "
     """
     traces = traces.detach()
     exact = "donot_use_mm_for_euclid_dist"  # products would lose the digits of small distances
-    return torch.softmax(-torch.cdist(traces, traces, compute_mode=exact), dim=1)
+    return flush_subnormals(torch.softmax(-torch.cdist(traces, traces, compute_mode=exact), dim=1))
 
 
 def contrastive_loss(

@@ -5,6 +5,7 @@ made, block by block from below, and its loss joins the output with a graph of t
 spikes, the block's weights as the target path uses them, and the projection S of the label.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class Refusal(torch.autograd.Function):
     def forward(ctx: Any, spikes: Tensor, reason: str) -> Tensor:
         """Return zero for spikes [B, H]; `reason` is what the error says."""
         ctx.reason = reason
-        return spikes.new_zeros(())
+        return torch.zeros((), dtype=spikes.dtype, device=spikes.device)
 
     @staticmethod
     def backward(ctx: Any, _gradient: Tensor) -> tuple[None, None]:
@@ -51,17 +52,17 @@ def label_projection(units: int, outputs: int, seed: int) -> Tensor:
     torch.Size([3, 2])
     """
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(units, outputs, generator=generator, dtype=torch.float64) * (2 / outputs) ** 0.5
+    return torch.randn(units, outputs, generator=generator, dtype=torch.float64).mul_(math.sqrt(2 / outputs))
 
 
 class ContrastiveSignal(Signal):
     """dE/ds for the layer's own contrastive loss E, which also reaches the weights through the path of the target.
 
     `block` the one that it teaches; `below` the hidden block that feeds it, None for the first; `outputs` C of the
-    label; `decay` beta of the traces and `temperature` tau of the loss; `trained` whether the projection S of the label,
-    first drawn from `seed`, is learned. In the first block S y stands for all that the connection sends to the neuron;
-    above, the connection itself takes the target spikes of the block below (a recurrent one its own of the step before,
-    too). The neuron is the block's, with a state of its own here. `state` a tuple of [B, H], the other state [B, H] too.
+    label; `decay` beta of the traces and `temperature` tau of the loss; `trained` whether the projection S of the
+    label, first drawn from `seed`, is learned. In the first block S y stands for all that the connection sends to the
+    neuron; above, the connection itself takes the target spikes of the block below (a recurrent one its own of the step
+    before, too). The neuron is the block's, with a `state` of its own here. Traces, spikes and state are [B, H].
 
     >>> from snnlearn.nn import LIF, ETLinear
     >>> signal = ContrastiveSignal(SignalHub(), ETBlock(ETLinear(4, 3), LIF()), None, 2, 7)
@@ -168,9 +169,9 @@ class ContrastiveSignal(Signal):
             or signal.joined_at != self.hub.joins
         ):
             raise SignalError(
-                "a hidden block learns from the target spikes of the block below it, which has no target path any more, "
-                "or did not run in this step: attach TracesPropagation() to the whole network, and give the lower blocks "
-                "no other rule"
+                "a hidden block learns from the target spikes of the block below it, which has no target path any "
+                "more, or did not run in this step: attach TracesPropagation() to the whole network, and give the "
+                "lower blocks no other rule"
             )
         x, connection = signal.target_spikes, self.block[0].connection
         assert x is not None
@@ -178,8 +179,9 @@ class ContrastiveSignal(Signal):
         if isinstance(connection, ETRecurrent):
             own = x.new_zeros((len(x), connection.out_features)) if self.target_spikes is None else self.target_spikes
             x = torch.cat([x, own], dim=-1)
-        y = connection.weighted_map().value(x, connection.effective_weight(), connection.bias)
-        return y, signal.target_trace
+        bias = connection.bias
+        assert bias is None or isinstance(bias, Tensor)
+        return connection.weighted_map().value(x, connection.effective_weight(), bias), signal.target_trace
 
     def _step(self, y: Tensor) -> Tensor:
         """Advance the target path by y [B, H] and return its spikes, with the graph of this step."""
@@ -203,9 +205,9 @@ def _missing(shown: Tensor | None, samples: int) -> str:
         )
     if samples < 2:
         return (
-            f"this rule learns from what sets the samples of a batch apart, and this batch has {samples}: its loss would "
-            f"be zero, and its hidden blocks would learn nothing; write a batch of at least 2 (drop a last batch of 1), "
-            f"or attach OSTTP() or DECOLLE(), which learn from one sample"
+            f"this rule learns from what sets the samples of a batch apart, and this batch has {samples}: its loss "
+            f"would be zero, and the hidden blocks would learn nothing; write a batch of at least 2 (drop a last batch "
+            f"of 1), or attach OSTTP() or DECOLLE(), which learn from one sample"
         )
     return ""
 

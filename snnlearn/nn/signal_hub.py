@@ -3,8 +3,9 @@
 A block under such a signal hands its spikes on without their graph, so nothing comes back to it from above; it offers
 them to the `SignalHub` of the network instead. The hub joins all spikes to the network's output, as a node that leaves
 the value alone and in backward gives each block its own signal, made from the output's error and from what the network
-was shown. A signal made from the target, a reward or a readout of the block's own does not see the network's loss: what
-the loop divides, scales or leaves out there changes the readout's gradient alone.
+was shown; a block with a loss that has a graph of its own joins that loss in place of its spikes. A signal made from
+the target, a reward or a loss of the block's own does not see the network's loss: what the loop divides, scales or
+leaves out there changes the readout's gradient alone.
 """
 
 from typing import Any

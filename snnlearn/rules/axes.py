@@ -52,8 +52,8 @@ class Contrast:
         check_share("decay", check_number("decay", self.decay, "0.98"), "0.98")
         if check_number("temperature", self.temperature, "1.0") <= 0:
             raise RuleChoiceError(
-                f"temperature={self.temperature!r}: it divides, and is above 0; write temperature=1.0, or the number of "
-                f"units for wide layers"
+                f"temperature={self.temperature!r}: it divides, and is above 0; write temperature=1.0, or more for "
+                f"wide layers"
             )
 
 
@@ -113,8 +113,8 @@ class LearningRule:
     `window` (steps, with through_time alone) how far autograd goes back before the graph is cut; None: all the way.
     `trace_decay` in place of the neuron's own leak (transition leak, or storage rank_one); `filter_decay` in place of
     the filter's (two numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of
-    S-TLLR; `head`, `contrast`, `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError for a
-    misspelt or illegal choice, naming the one to change.
+    S-TLLR; `head`, `contrast`, `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError
+    for a misspelt or illegal choice, naming the one to change.
 
     >>> LearningRule(transition="leak", storage="pre").name
     'leak/none/spatial/pre'

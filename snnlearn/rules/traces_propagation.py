@@ -8,7 +8,8 @@ Both paths have traces of the spikes they send, and every hidden block learns fr
 
     dE/dW^l = (dE/de^l * ds/dv)^T x + (dE/df^l * ds~/dv~)^T s~^(l-1)      dE/dS = (dE/df^1 * ds~/dv~)^T y
 
-with E of `snnlearn.functional.contrastive`, n samples averaged. The trace is in the loss, on spikes, and none is kept
+with E of `snnlearn.functional.contrastive`, averaged over the batch; the share of s~ begins with the second block, since
+the first has S in its place. The trace is in the loss, on spikes, and none is kept
 through a membrane: its past is a constant. Exact for: the sum of the blocks' own losses with every temporal edge and
 every edge between blocks cut. Thrown away: the network's loss, in every block but the readout, and time in the
 membrane. Memory: three numbers per unit and the state of a second neuron; no matrix per layer but the first, C x H.
