@@ -8,23 +8,23 @@ Both paths have traces of the spikes they send, and every hidden block learns fr
 
     dE/dW^l = (dE/de^l * ds/dv)^T x + (dE/df^l * ds~/dv~)^T s~^(l-1)      dE/dS = (dE/df^1 * ds~/dv~)^T y
 
-with E of `snnlearn.functional.contrastive`, averaged over the batch; the share of s~ begins with the second block, since
-the first has S in its place. The trace is in the loss, on spikes, and none is kept
-through a membrane: its past is a constant. Exact for: the sum of the blocks' own losses with every temporal edge and
-every edge between blocks cut. Thrown away: the network's loss, in every block but the readout, and time in the
-membrane. Memory: three numbers per unit and the state of a second neuron; no matrix per layer but the first, C x H.
+with E of `snnlearn.functional.contrastive`, averaged over the batch; the share of s~ begins with the second block,
+since S stands in the first. The trace is of spikes and in the loss, its past a constant; none is kept through a
+membrane. Exact for: the sum of the blocks' own losses with every temporal edge and every edge between blocks cut.
+Thrown away: the network's loss, in every block but the readout, and time in the membrane. Memory: three numbers per
+unit, the state of a second neuron, and S [H, C] for the whole network.
 
 A batch has at least two samples, since the loss compares them: the gradient of a batch is not the mean of its
 samples'. The target has to be shown before the forward: `OnlineLearner` does it, a plain loop calls
 `show_target(net, y)` first. A step without a target sends zeros along its path; a sample without a label is left out.
 
-From the paper: the traces, the loss, both shares of the gradient, S. Read from the code of the public benchmark
-`neurotrain`: Euclidean distances, which are constants, no temperature, S without a bias and normal with variance 2/C,
-beta 0.98. Ours: a dense chain of blocks alone (the paper averages over the places of a
-convolution); later recurrent blocks take their own target spikes; biases and constants of neurons learn from both
-paths; a dropout mask thins the input's path alone; the readout keeps the ordinary rule of its block, where the paper's
-is an integrator with a delta rule on the trace. The loss is as large as the traces, which grow with units and
-1/(1 - beta): a `temperature` above 1 keeps its softmax from saturating.
+From the paper, as the public benchmark `neurotrain` quotes its equations: the traces, the loss, both shares of the
+gradient, S in the first block. From the code of that benchmark: Euclidean distances, which are constants, no
+temperature, S without a bias and normal with variance 2/C, beta 0.98. Ours: a dense chain of blocks alone, where the
+paper has convolutions too; later recurrent blocks take their own target spikes; biases and constants of neurons learn
+from both paths; a dropout mask thins the input's path alone; the readout keeps the ordinary rule of its block, where
+the paper's is an integrator with a delta rule on the trace. The products of traces grow with the units and with
+1/(1 - beta): a `temperature` above 1 keeps their softmax from saturating.
 """
 
 from snnlearn.rules.axes import Contrast, LearningRule
