@@ -85,7 +85,7 @@ def build_dataset(config: DatasetConfig, split: Split) -> EventDataset | Sequenc
     if isinstance(config, SequentialMNISTConfig):
         return SequentialMNIST(config.root, split, config.chunk, config.permuted, config.seed)
     if isinstance(config, QTDBConfig):
-        return QTDB(config.root, split)
+        return QTDB(config.root, split, config.unlabelled)
     return _build_recordings(config, split)
 
 

@@ -199,6 +199,9 @@ class QTDBConfig(DataConfig):
 
     name: Literal["qtdb"] = knob("ECG as spikes with a label at every step, from files; chance 33.6 %")
     root: Path = knob("folder that holds QTDB_train.mat and QTDB_test.mat")  # noqa: RUF009
+    unlabelled: Literal["left_out", "P"] = knob(
+        "what becomes of the steps without a label; P: taken for P waves, as in the published figure"
+    )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
