@@ -43,7 +43,7 @@ from snnlearn.nn.step_trace import StepTrace
 from snnlearn.rules import RULES
 
 EXACT = 1e-12
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("quick")
 
 NEURONS: dict[str, Callable[[], Neuron]] = {
     "LIF": lambda: LIF(decay=0.7),
