@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from snnlearn.functional.dynamics import LeakTransition
-from snnlearn.functional.synaptic import step_eligibility, with_one
+from snnlearn.functional.synaptic import inputs_of, step_eligibility, with_one
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap, rows_of
@@ -45,7 +45,7 @@ class SynapticTrace(StepTrace):
         assert isinstance(step, LinearisedStep)
         assert self.values is not None
         inputs = with_one(x) if self.has_bias else x
-        spike_by_weight, self.values = step_eligibility(self.values, step.jacobian, inputs)
+        spike_by_weight, self.values = step_eligibility(self.values, step.jacobian, inputs, step.ties)
         self.spike_by_weight = self.filtered(self.filtered_values, spike_by_weight)
 
     def weight_gradients(
@@ -73,7 +73,8 @@ class FilteredTrace(SynapticTrace):
     """A filtered eligibility whose transition is one constant for the layer, so that only the filter is per synapse.
 
     With the trace a of the input, which decays by `leak`, ds/dW of the step is ds/dy (x) a; the filter then runs per
-    synapse: `filtered_values` [F, B, ..., O, I], `values` [K, B, ..., I]. The rest as `StepTrace`.
+    synapse: `filtered_values` [F, B, ..., O, I], `values` [K, B, ..., I]. Batch statistics tie a by this step's share
+    alone. The rest as `StepTrace`.
 
     >>> from snnlearn.functional import lif_leak_transition
     >>> FilteredTrace(lif_leak_transition(0.5), lif_leak_transition(0.9), "a").norm()
@@ -110,7 +111,7 @@ class FilteredTrace(SynapticTrace):
         inputs = with_one(x) if self.has_bias else x
         advance_leak_trace_(self.values, inputs.to(self.values.dtype), self.leak)
         trace = read_leak_trace(self.values, self.leak)
-        eligibility = step.spike_input.unsqueeze(-1) * trace.unsqueeze(-2)
+        eligibility = step.spike_input.unsqueeze(-1) * inputs_of(trace, step.ties)
         self.spike_by_weight = self.filtered(self.filtered_values, eligibility)
 
 

@@ -14,6 +14,7 @@ from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.contrastive_signal import ContrastiveSignal
 from snnlearn.nn.factored_trace import FactoredTrace, RankOneTrace, RatioTrace
+from snnlearn.nn.normed_step import is_followed
 from snnlearn.nn.probe import caveats_of, leak_of
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.signal import (
@@ -186,7 +187,8 @@ def _made(place: Place, places: Sequence[Place], rule: LearningRule) -> TraceBuf
         ratio.is_first = is_first
         return ratio
     post = None if place.is_readout else rule.post
-    learned = next(block.neuron.parameters(), None) is not None and not has_norm(block)
+    as_step = not has_norm(block) or is_followed(block.norm)
+    learned = next(block.neuron.parameters(), None) is not None and as_step
     plain = further is None and mean_leak is None and post is None and rule.signal != "alignment" and not learned
     return TraceBuffer(leak, name) if plain else FactoredTrace(leak, name, further, bias, mean_leak, post)
 
