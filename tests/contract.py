@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from snnlearn import LI, LIF, ETBlock, ETConv2d, ETLinear, ETRecurrent, LearningRule, Neuron, Readout
 from snnlearn.nn import PostTrace, show_reward, show_target
-from snnlearn.rules import RULES, LocalHead, NoiseEstimate, RateTarget
+from snnlearn.rules import RULES, Contrast, LocalHead, NoiseEstimate, RateTarget
 
 STEPS, BATCH, CLASSES = 5, 3, 3
 
@@ -38,6 +38,7 @@ UNNAMED: dict[str, Callable[[], LearningRule]] = {
     "leak, target": lambda: LearningRule(signal="target"),
     "local, reward": lambda: synaptic(signal="reward"),
     "leak, trained readout": lambda: LearningRule(signal="local_readout", head=LocalHead(kind="trained")),
+    "local, contrastive": lambda: synaptic(signal="contrastive", contrast=Contrast(decay=0.5, trained=False)),
     "local, noise": lambda: synaptic(signal="noise", noise=NoiseEstimate(scale=0.2, momentum=0.5)),
     "local, adaptive": lambda: synaptic(signal="adaptive"),
     "leak, rate": lambda: LearningRule(rate=RateTarget(rate=0.1, weight=2.0)),
@@ -57,7 +58,7 @@ def synaptic(**choices: Any) -> LearningRule:
 
 def takes(rule: LearningRule, kind: str) -> bool:
     """Whether the rule has a network of `kind`: a test holds this against what is refused."""
-    per_unit = rule.storage == "synaptic" or rule.signal in ("symmetric", "adaptive")
+    per_unit = rule.storage == "synaptic" or rule.signal in ("symmetric", "adaptive", "contrastive")
     return kind != "convolutional" or not (per_unit or rule.transition == "ratio")
 
 

@@ -133,6 +133,10 @@ def _rules(values: Values) -> Iterator[Problem]:
     if rule in PER_SYNAPSE and convolutional:
         hint = "a convolution has one eligibility per place and weight"
         yield Problem("rule", str(rule), f"none of {', '.join(PER_SYNAPSE)} while model is convolutional", hint)
+    if rule == "traces_propagation" and convolutional:
+        yield Problem("rule", str(rule), "another rule while model is convolutional", "it compares units, not places")
+    if rule == "traces_propagation" and values.get("trainer.batch_size") == 1:
+        yield Problem("trainer.batch_size", "1", "at least 2 while rule is traces_propagation, which compares samples")
     if values.get("rule.broadcast") == "symmetric" and len(values.get("model.hidden", ())) > 1:
         hint = "only the last hidden layer feeds the readout whose weights it takes"
         yield Problem("rule.broadcast", "symmetric", "another broadcast while model.hidden has several layers", hint)

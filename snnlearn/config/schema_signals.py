@@ -73,6 +73,17 @@ class TESSConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TracesPropagationConfig:
+    """Traces propagation."""
+
+    name: Literal["traces_propagation"] = knob("a contrastive loss per layer, between the paths of input and target")
+    decay: float = knob("decay of the traces of spikes per step", at_least=0, at_most=1)
+    temperature: float = knob("divides the products of traces; more for wide layers and long traces", above=0)
+    trained: bool = knob("the projection of the label is learned")
+    seed: int = knob("seed that the projection is first drawn from", at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OPZOConfig:
     """Online pseudo-zeroth-order training."""
 
@@ -83,5 +94,13 @@ class OPZOConfig:
 
 
 SignalRuleConfig = (
-    DFAConfig | FeedbackAlignmentConfig | OSTTPConfig | ETLPConfig | DECOLLEConfig | ELLConfig | TESSConfig | OPZOConfig
+    DFAConfig
+    | FeedbackAlignmentConfig
+    | OSTTPConfig
+    | ETLPConfig
+    | DECOLLEConfig
+    | ELLConfig
+    | TESSConfig
+    | TracesPropagationConfig
+    | OPZOConfig
 )

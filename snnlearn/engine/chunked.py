@@ -18,14 +18,16 @@ from snnlearn.nn.chunk import Chunk, in_chunk
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.signal_hub import SignalHub
+from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.rules.axes import LearningRule
 from snnlearn.rules.legality import RuleChoiceError
+from snnlearn.rules.wiring import has_norm
 
 
 class Piece(NamedTuple):
-    """Consecutive steps of a sequence: `x` [K B, ...], time first; a target and a mask of restarting rows for each step.
+    """Consecutive steps of a sequence: `x` [K B, ...], time first; a target for each step.
 
-    `restarts` [K, B], None where no row restarts.
+    `restarts` [K, B] says which rows restart before which step, None for none.
     """
 
     x: Tensor
@@ -114,8 +116,8 @@ def check_chunk(chunk: Any, update: Any, rule: LearningRule) -> int:
         )
     if chunk > 1 and not rule.online:
         raise RuleChoiceError(
-            f"chunk={chunk} with {rule.name}: a chunk stands for steps whose past is in a trace, and this rule keeps its "
-            f"graph through time; write chunk=1, or choose an online rule such as OTTT()"
+            f"chunk={chunk} with {rule.name}: a chunk stands for steps whose past is in a trace, and this rule keeps "
+            f"its graph through time; write chunk=1, or choose an online rule such as OTTT()"
         )
     return chunk
 
@@ -136,18 +138,22 @@ def refuse_unfoldable(net: nn.Module) -> None:
                 f"{where}: its statistics would be those of all steps of a chunk, not of each; freeze them with "
                 f"net.get_submodule({name!r}).eval(), use GroupNorm or LayerNorm, or write chunk=1"
             )
-        if isinstance(module, DRAWN_ANEW) and module.training and getattr(module, "p", 1.0):
+        if isinstance(module, DRAWN_ANEW) and module.training and getattr(module, "p", True):
             raise RuleChoiceError(
                 f"{where}: it draws a new mask at every step, and a chunk would draw them in another order; write "
                 f"TimeConstantDropout, whose mask lasts a sequence, or chunk=1"
             )
         if isinstance(module, WITH_TIME):
             raise RuleChoiceError(f"{where}: it has a time of its own, which a chunk cannot see; write chunk=1")
-        if isinstance(module, ETBlock) and module.connection.trace is not None:
-            if module.norm is not None and not isinstance(module.norm, nn.Identity):
+        if isinstance(module, ETBlock) and (module.connection.trace is not None or module.signal is not None):
+            if has_norm(module) and isinstance(module.connection.trace, TraceBuffer):
                 raise RuleChoiceError(
-                    f"{where} with a {type(module.norm).__name__} inside: its gain and bias are followed step by step; "
-                    f"put the norm before the block, or write chunk=1"
+                    f"{where} with a {type(module.norm).__name__} inside: under this rule its gain and bias are "
+                    f"followed step by step; put the norm before the block, attach DRTRL(), or write chunk=1"
+                )
+            if module.signal is not None and not module.signal.folds:
+                raise RuleChoiceError(
+                    f"{where} with a {type(module.signal).__name__}: its loss has a graph of each step; write chunk=1"
                 )
             if not is_described(module.connection):
                 raise RuleChoiceError(

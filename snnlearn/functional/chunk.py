@@ -1,8 +1,7 @@
 """A chunk of steps at once: the numbers of the step-by-step eligibility, which is touched once per chunk.
 
 **The recurrence.** A unit with hidden values h_t = f(h_{t-1}, y_t), y_t = W x_t + b, and the local Jacobian (A, p, c, r)
-of each step (`snnlearn.functional.dynamics.Jacobian`: A = dh_t/dh_{t-1}, p = dh_t/dy_t, c = ds_t/dh_{t-1}, r = ds_t/dy_t)
-has the eligibility E = dh/dW with E_t = A_t E_{t-1} + p_t (x) x_t, and a signal u_t = dL_t/ds_t meets
+of each step (`Jacobian`: A = dh_t/dh_{t-1}, p = dh_t/dy_t, c = ds_t/dh_{t-1}, r = ds_t/dy_t) has the eligibility E = dh/dW with E_t = A_t E_{t-1} + p_t (x) x_t, and a signal u_t = dL_t/ds_t meets
 Q_t = c_t E_{t-1} + r_t (x) x_t. Weights do not change within a chunk, so its K steps are one linear expression in the
 eligibility E_0 that enters and in the inputs. Sum u_t Q_t over t and write each E_{t-1} out; what multiplies x_t is
 
@@ -14,14 +13,15 @@ units alone (B x O), not over synapses. What multiplies E_0 is R_0. So
     dL/dW += sum_t d_t (x) x_t + R_0 . E_0          one product over K B rows, one pass over E_0
     E_K    = (A_K ... A_1) E_0 + sum_t (A_K ... A_{t+1} p_t) (x) x_t      one batched product, one pass over E
 
-**A filter** F_t = T F_{t-1} + g Q_t (`LeakTransition`: transition T, drive g, readout o), of which o . F_t meets the signal, is
-more hidden values of the same unit: with (h, F) for h the Jacobian is
+**A filter** F_t = T F_{t-1} + g Q_t (`LeakTransition`: transition T, drive g, readout o), of which o . F_t meets the
+signal, is more hidden values of the same unit: with (h, F) for h the Jacobian is
 
     A' = [[A, 0], [g c, T]]    p' = [p, g r]    c' = [(o.g) c, o T]    r' = (o.g) r
 
 and nothing else changes; E' is (E, F).
 
-**A constant transition** (a leak) needs no unit at all: e_t = T e_{t-1} + g x_t, of which a_t = o . e_t meets d_t = dL/dy_t, gives
+**A constant transition** (a leak) needs no unit at all: e_t = T e_{t-1} + g x_t, of which a_t = o . e_t meets
+d_t = dL/dy_t, gives
 
     sum_t d_t (x) a_t = sum_t (g . G_t) (x) x_t + (T^T G_1) . e_0       G_t = o d_t + T^T G_{t+1}
 
@@ -31,8 +31,9 @@ so that the trace of the inputs inside a chunk is never formed either; x_t may b
 
 **A step without a loss** has u_t = 0; a chunk without any needs no scan, only the roll to E_K.
 
-K = 1 is `snnlearn.functional.synaptic` and `snnlearn.functional.trace`; a chunk that is the whole sequence is BPTT within the
-layer and needs no E_0 at all; in between the numbers are the same. Baronig et al. 2025 (HYPR), doi:10.48550/arXiv.2506.14464.
+K = 1 is `snnlearn.functional.synaptic` and `snnlearn.functional.trace`; a chunk that is the whole sequence is BPTT
+within the layer and needs no E_0 at all; in between the numbers are the same. Baronig et al. 2025 (HYPR),
+doi:10.48550/arXiv.2506.14464.
 """
 
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ def spread(rows: Bool[Tensor, "steps batch"], like: Float[Tensor, "..."]) -> Boo
 def scan_chunk(
     jacobian: Jacobian, signals: Float[Tensor, "steps *units"], restarts: Restarts = None
 ) -> tuple[Float[Tensor, "steps *units"], Float[Tensor, "hidden *units"]]:
-    """Return (d, R_0): what meets the input of each step [K, B, ..., O], and the eligibility at the entry [H, B, ..., O].
+    """Return (d, R_0): what meets the input of each step [K, B, ..., O], and the eligibility before it [H, B, ..., O].
 
     `jacobian` that of all steps, with the steps K in front of the units: transition [H, H, K, B, ...]; `signals` u
     [K, B, ..., O]. Raises ValueError when they are not as many.
@@ -161,7 +162,7 @@ def without_past(jacobian: Jacobian, restarts: Restarts) -> Jacobian:
 def roll_weights(
     jacobian: Jacobian,
 ) -> tuple[Float[Tensor, "hidden hidden *units"], Float[Tensor, "hidden steps *units"]]:
-    """Return (A_K ... A_1 [H, H, *units], A_K ... A_{t+1} p_t [H, K, *units]): how the chunk's end depends on entry and input.
+    """Return how the chunk's end depends on entry and inputs: A_K ... A_1 [H, H, ...], A_K ... A_{t+1} p_t [H, K, ...].
 
     >>> one = torch.ones(2, 1, 1)
     >>> product, weights = roll_weights(Jacobian(0.5 * one[None, None], one[None], 0.5 * one[None], one))
@@ -193,9 +194,7 @@ def read_weights(jacobian: Jacobian) -> tuple[Float[Tensor, "hidden *units"], Fl
     >>> product.flatten(), weights.flatten()
     (tensor([0.2500]), tensor([0.5000, 1.0000]))
     """
-    before = Jacobian(
-        jacobian.transition[:, :, :-1], jacobian.drive[:, :-1], jacobian.spike_state, jacobian.spike_input
-    )
+    before = jacobian._replace(transition=jacobian.transition[:, :, :-1], drive=jacobian.drive[:, :-1])
     product, weights = roll_weights(before)
     last = jacobian.spike_state[:, -1]
     read = [(last.unsqueeze(1) * weights).sum(0), jacobian.spike_input[-1:]]
@@ -245,7 +244,7 @@ def read_norm(
 ) -> float:
     """Return the Euclidean norm of ds/dW of the chunk's last step, for what `read_weights` gave.
 
-    At the start of a sequence (`eligibility` None) it is that of a sum of outer products, found by their K by K products.
+    At the start of a sequence (`eligibility` None) it is that of a sum of outer products, found by K by K products.
 
     >>> read_norm(None, torch.zeros(1, 1, 1), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[1.0]]]))
     4.0

@@ -1,7 +1,7 @@
 """A chunk of steps of a connection and the neuron behind it as one node; time is folded into the batch.
 
-Every tensor is [K B, ...], time first. In backward the signals u_t = dL_t/ds_t of all steps arrive at once, each made by
-backpropagation through space at its own step, so
+Every tensor is [K B, ...], time first. In backward the signals u_t = dL_t/ds_t of all steps arrive at once, each made
+by backpropagation through space at its own step, so
 
     dL/dx_t = W^T (u_t * ds_t/dy_t)        for all steps in one product: nothing of the past is in it
     dL/dW, dL/db, dL/dp                    from what the trace kept of the chunk: `snnlearn.functional.chunk`
@@ -42,7 +42,8 @@ class ChunkSteps(NamedTuple):
 
     def unfolded(self, values: Tensor, dim: int = 0) -> Tensor:
         """Return values [..., K B, ...] as [..., K, B, ...]."""
-        return values.unflatten(dim, (self.steps, -1))
+        unfolded: Tensor = values.unflatten(dim, (self.steps, -1))
+        return unfolded
 
     def unfolded_jacobian(self) -> Jacobian:
         """Return the Jacobian with K and B apart."""

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from snnlearn.functional.batch_ties import BatchTies
 from snnlearn.functional.dynamics import Jacobian
 from snnlearn.functional.trace import flush_subnormals_
 
@@ -67,20 +68,44 @@ def _accumulated(direct: Tensor, factors: Tensor, eligibility: Tensor) -> Tensor
     return total
 
 
+def inputs_of(x: Float[Tensor, "*leading inputs"], ties: BatchTies | None) -> Float[Tensor, "*units inputs"]:
+    """Return what the weights of each unit meet: x [..., I] as [..., 1, I], or [B, O, I] where `ties` tell units apart.
+
+    Raises ValueError where ties meet more leading dimensions than the batch: the channels of the normalisation are not
+    the units then.
+
+    >>> inputs_of(torch.zeros(2, 3), None).shape, inputs_of(torch.zeros(2, 3), BatchTies(torch.zeros(2, 4))).shape
+    (torch.Size([2, 1, 3]), torch.Size([2, 4, 3]))
+    """
+    if ties is None:
+        return x.unsqueeze(-2)
+    if x.dim() != 2:
+        raise ValueError(
+            f"batch statistics met an input of shape {list(x.shape)} under a rule per synapse: behind a linear layer "
+            f"that takes [B, N, I] they are those of N, not of the units; freeze them with block.norm.eval(), or write "
+            f"one input [B, I] a step"
+        )
+    return ties.inputs(x)
+
+
 def step_eligibility(
     eligibility: Float[Tensor, "hidden *units inputs"],
     jacobian: Jacobian,
     x: Float[Tensor, "*leading inputs"],
+    ties: BatchTies | None = None,
 ) -> tuple[Float[Tensor, "*units inputs"], Float[Tensor, "hidden *units inputs"]]:
     """Return (Q_t, E_t) of a linear connection's weights from E_{t-1} and the step's input x [..., I].
+
+    With `ties` of batch statistics each unit meets its own x, `inputs_of` it, and the recurrence is exact as before:
+    a weight reaches no state but those of its own unit, in all samples.
 
     >>> ones, x = torch.ones(1, 1, 1), torch.tensor([[2.0]])
     >>> step_eligibility(0 * ones[None], Jacobian(ones[None], ones, ones, ones[0]), x)
     (tensor([[[2.]]]), tensor([[[[2.]]]]))
     """
-    inputs = x.unsqueeze(-2)
+    inputs = inputs_of(x, ties)
     spike = read_eligibility(eligibility, jacobian.spike_state, jacobian.spike_input.unsqueeze(-1) * inputs)
     return spike, advance_eligibility(eligibility, jacobian.transition, jacobian.drive.unsqueeze(-1) * inputs)
 
 
-__all__ = ["advance_eligibility", "read_eligibility", "step_eligibility", "with_one"]
+__all__ = ["advance_eligibility", "inputs_of", "read_eligibility", "step_eligibility", "with_one"]

@@ -2,7 +2,8 @@
 
 With the learning signal u = dL/ds of the step, or what a rule puts in its place, and the derivative ds/dy of the spike,
 
-    dL/dx = W^T (u * ds/dy)          the relay to the layer below; feedback alignment has a fixed matrix for W^T
+    dL/dx = W^T (u * ds/dy)          the relay to the layer below; feedback alignment has a fixed matrix for W^T;
+                                     batch statistics tie u * ds/dy over samples (`snnlearn.functional.batch_ties`)
     dL/dW, dL/db                     from the trace: `snnlearn.functional.synaptic`, `snnlearn.functional.factored`
     dL/dp = sum u * ds/dp            for a parameter p of the neuron, ds/dp following the neuron's own Jacobian
 
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from snnlearn.functional.batch_ties import BatchTies
 from snnlearn.functional.dynamics import Jacobian
 from snnlearn.functional.eligibility import refuse_second_order
 from snnlearn.functional.weighted_map import WeightedMap
@@ -33,18 +35,26 @@ class DirectDerivative(NamedTuple):
 
 
 class GatedStep(NamedTuple):
-    """A step and the one derivative that a factored trace needs: spike [*units] and ds/dy [*units]."""
+    """A step and the one derivative that a factored trace needs: spike [*units] and ds/dy [*units].
+
+    `ties` where y meets batch statistics: ds/dy is then that of one sample alone, before the ties.
+    """
 
     spike: Tensor
     spike_input: Tensor
+    ties: BatchTies | None = None
 
 
 class LinearisedStep(NamedTuple):
-    """A step and its derivatives: spike [*units], the local Jacobian, and one `DirectDerivative` per parameter."""
+    """A step and its derivatives: spike [*units], the local Jacobian, and one `DirectDerivative` per parameter.
+
+    `ties` as in `GatedStep`.
+    """
 
     spike: Tensor
     jacobian: Jacobian
     parameters: tuple[DirectDerivative, ...]
+    ties: BatchTies | None = None
 
     @property
     def spike_input(self) -> Tensor:
@@ -109,18 +119,19 @@ class TracedStep(torch.autograd.Function):
         told("FORWARD")
         source.advance_(x.detach(), step)
         told("TRACE_UPDATE")
-        ctx.save_for_backward(weight, step.spike_input, feedback)
+        ctx.save_for_backward(weight, step.spike_input, feedback, None if step.ties is None else step.ties.z)
         return step.spike
 
     @staticmethod
     def backward(ctx: Any, signal: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients for x, W, b and the neuron's parameters from the signal dL/ds [*units]."""
         refuse_second_order("a layer with an eligibility trace")
-        weight, spike_input, feedback = ctx.saved_tensors
+        weight, spike_input, feedback, tied = ctx.saved_tensors
         needs = ctx.needs_input_grad
         need_x, need_weight, need_bias, need_parameters = needs[0], needs[1], needs[2], needs[8:]
         signal = signal.to(torch.promote_types(signal.dtype, spike_input.dtype))
         d = signal * ctx.source.relay(ctx.tick, spike_input) if need_x else signal
+        d = d if tied is None or not need_x else BatchTies(tied).project(d)
         ctx.told("NEURON_BACKWARD")
         down = weight if feedback is None else feedback
         grad_x = ctx.map.input_gradient(d, down, ctx.x_shape) if need_x else None

@@ -6,6 +6,7 @@ after pooling and dropout, across residual sums and on fan-out.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.norm_trace import NormTrace
+from snnlearn.nn.normed_step import advance_behind, affine_parameters, norm_of_step
 from snnlearn.nn.phases import Listener, Phase, announce_backward
 from snnlearn.nn.rate import RateRegulariser
 from snnlearn.nn.signal_hub import Signal
@@ -130,7 +132,8 @@ class ETBlock(nn.Module):
     def _as_traced_step(self, x: Tensor) -> Tensor:
         connection, neuron, trace = self.connection, self.neuron, self.connection.trace
         neuron.refuse_replicas()
-        for part in (connection, neuron):
+        norm = norm_of_step(self.norm)
+        for part in (connection, neuron, *(() if norm is None else (norm,))):
             if not _is_plain(part) or (part is neuron and type(neuron).forward is not Neuron.forward):
                 raise RuntimeError(
                     f"{type(part).__name__} has a hook or a forward of its own, and with this trace the block runs as "
@@ -139,17 +142,19 @@ class ETBlock(nn.Module):
         if isinstance(trace, RatioTrace):
             trace.take_membrane(getattr(x, "membrane", None))
         assert isinstance(trace, StepTrace)
-        linearised = trace.needs_jacobian or next(neuron.parameters(), None) is not None
+        x = connection.traced_input(x)
+        parameters = [*neuron.parameters(), *(() if norm is None else affine_parameters(norm, x.dim()))]
+        advance = neuron.advance_linearised if trace.needs_jacobian or parameters else self._advance_gated
         return TracedStep.apply(  # type: ignore[no-any-return]
-            connection.traced_input(x),
+            x,
             connection.effective_weight(),
             connection.bias,
             connection.weighted_map(),
             trace,
-            neuron.advance_linearised if linearised else self._advance_gated,
+            advance if norm is None else partial(advance_behind, norm, advance),
             self._tell if self.listener is not None else _nobody_listens,
             None if self.feedback is None else self.feedback.to(x.device),
-            *neuron.parameters(),
+            *parameters,
         )
 
     def _advance_gated(self, y: Tensor) -> Step:

@@ -1,7 +1,7 @@
 """A chunk of steps folded into the batch: who is told of it, and how a neuron runs through it.
 
-Inside `in_chunk(net, Chunk(K))` every tensor of the network is [K B, ...], time first. Layers without state never notice;
-blocks, neurons and masks that last a sequence unfold what they get. Equations: `snnlearn.functional.chunk`.
+Inside `in_chunk(net, Chunk(K))` every tensor of the network is [K B, ...], time first. Layers without state never
+notice; blocks, neurons and masks that last a sequence unfold what they get. Equations: `snnlearn.functional.chunk`.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snnlearn.functional.chunk import Restarts
-from snnlearn.functional.chunked_step import ChunkSteps
-from snnlearn.functional.dynamics import Jacobian, State
+from snnlearn.functional.dynamics import State
 from snnlearn.functional.trace import flush_subnormals
-from snnlearn.functional.traced_step import DirectDerivative
+from snnlearn.functional.traced_step import DirectDerivative, LinearisedStep
 from snnlearn.nn.probe import jacobian_at
 from snnlearn.nn.state import StateShapeError, zero_rows
 
@@ -42,7 +41,8 @@ class Chunk(NamedTuple):
                 f"a chunk of {self.steps} steps met {list(values.shape)}: its first dimension is steps times batch; a "
                 f"layer before has changed the batch, which a chunk cannot follow: write chunk=1"
             )
-        return values.unflatten(0, (self.steps, -1))
+        unfolded: Tensor = values.unflatten(0, (self.steps, -1))
+        return unfolded
 
     def rows_at(self, t: int) -> Tensor | None:
         """Return the rows [B] that restart before step t, None for none."""
@@ -58,14 +58,14 @@ def in_chunk(net: nn.Module, chunk: Chunk | None) -> Iterator[None]:
     >>> with in_chunk(nn.Linear(1, 1), Chunk(2)):
     ...     pass
     """
-    told = [module for module in net.modules() if "chunk" in vars(module)]
-    for module in told:
-        module.chunk = chunk
+    told = [vars(module) for module in net.modules() if "chunk" in vars(module)]
+    for attributes in told:
+        attributes["chunk"] = chunk
     try:
         yield
     finally:
-        for module in told:
-            module.chunk = None
+        for attributes in told:
+            attributes["chunk"] = None
 
 
 class NeuronScan(NamedTuple):
@@ -91,7 +91,7 @@ def scan_neuron(
 ) -> NeuronScan:
     """Step `neuron` through y [K, B, *units] outside autograd, and keep its new state.
 
-    With `recurrent_weight` V [O, O] the spikes of the step before, `spikes` [B, O] at the entry, are added to y through it.
+    With `recurrent_weight` V [O, O] the spikes of the step before, `spikes` [B, O] at the entry, are added to y by it.
 
     >>> from snnlearn.nn import LIF
     >>> scan_neuron(LIF(), torch.full((2, 1, 1), 0.8), Chunk(2)).spikes.flatten()
@@ -167,11 +167,10 @@ def _scan(
     )
 
 
-def steps_of_scan(neuron: "Neuron", scan: NeuronScan, chunk: Chunk, needs_jacobian: bool) -> ChunkSteps:
-    """Return the derivatives of all steps of a chunk at once: a step is elementwise, so K B rows are as good as B."""
+def step_of_scan(neuron: "Neuron", scan: NeuronScan) -> LinearisedStep:
+    """Return all steps of a chunk as one of K B rows, with its derivatives: a step is elementwise, so it may."""
     y = scan.y.flatten(0, 1)
     state = tuple(value.flatten(0, 1) for value in scan.entering)
-    jacobian: Jacobian = jacobian_at(neuron, y, state)
     parameters: tuple[DirectDerivative, ...] = ()
     if next(neuron.parameters(), None) is not None:
         batch = scan.y.shape[1]
@@ -179,11 +178,7 @@ def steps_of_scan(neuron: "Neuron", scan: NeuronScan, chunk: Chunk, needs_jacobi
             d if d.initial is None else d._replace(initial=d.initial[:, :batch])
             for d in neuron.direct_derivatives(y, state)
         )
-    kept = jacobian if needs_jacobian or parameters else None
-    membrane = None if scan.membrane is None else scan.membrane.flatten(0, 1)
-    return ChunkSteps(
-        scan.spikes.flatten(0, 1), jacobian.spike_input, kept, parameters, chunk.steps, chunk.restarts, membrane
-    )
+    return LinearisedStep(scan.spikes.flatten(0, 1), jacobian_at(neuron, y, state), parameters)
 
 
-__all__ = ["Chunk", "NeuronScan", "in_chunk", "scan_cut", "scan_neuron", "steps_of_scan"]
+__all__ = ["Chunk", "NeuronScan", "in_chunk", "scan_cut", "scan_neuron", "step_of_scan"]

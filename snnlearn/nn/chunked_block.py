@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from snnlearn.functional.chunked_step import ChunkedStep, ChunkRun, ChunkSteps
-from snnlearn.nn.chunk import Chunk, scan_cut, scan_neuron, steps_of_scan
+from snnlearn.functional.traced_step import GatedStep, LinearisedStep, Step
+from snnlearn.nn.chunk import Chunk, NeuronScan, scan_cut, scan_neuron, step_of_scan
 from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
+from snnlearn.nn.normed_step import advance_behind, affine_parameters, norm_of_step
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
@@ -32,6 +34,7 @@ def run_chunk(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
     if isinstance(trace, RatioTrace):
         trace.take_membrane(getattr(x, "membrane", None))
     block.neuron.refuse_replicas()
+    norm = norm_of_step(block.norm)
     shown: list[Tensor] = []
 
     def run(x: Tensor, weight: Tensor, bias: Tensor | None) -> ChunkRun:
@@ -50,6 +53,7 @@ def run_chunk(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
         block._tell,
         None if block.feedback is None else block.feedback.to(x.device),
         *block.neuron.parameters(),
+        *(() if norm is None else affine_parameters(norm, x.dim())),
     )
     if shown:
         output.membrane = shown[0]  # type: ignore[attr-defined]
@@ -73,23 +77,35 @@ def _steps(
         recurrent_weight, spikes = weight[:, inner:], connection.spikes_for(chunk.unfolded(x)[0])
     else:
         y = connection.weighted_map().value(x, weight, bias)
-    folded = chunk.unfolded(y)
-    needs_jacobian = isinstance(trace, StepTrace) and trace.needs_jacobian
-    plain = isinstance(neuron, FiringNeuron) and neuron.cuts_its_past and not needs_jacobian
-    if plain:
-        assert isinstance(neuron, FiringNeuron)
-        scan, u = scan_cut(neuron, folded, chunk, recurrent_weight, spikes, block.shows_membrane)
-        gate = neuron.surrogate.derivative(u).flatten(0, 1)
-        membrane = None if scan.membrane is None else scan.membrane.flatten(0, 1)
-        steps = ChunkSteps(scan.spikes.flatten(0, 1), gate, None, (), chunk.steps, chunk.restarts, membrane)
-    else:
-        scan = scan_neuron(neuron, folded, chunk, recurrent_weight, spikes, block.shows_membrane)
-        steps = steps_of_scan(neuron, scan, chunk, needs_jacobian)
+    needs_jacobian = isinstance(trace, StepTrace) and (trace.needs_jacobian or _has_affine(block))
+    scans: list[NeuronScan] = []
+
+    def advance(y: Tensor) -> Step:
+        folded = chunk.unfolded(y)
+        if isinstance(neuron, FiringNeuron) and neuron.cuts_its_past and not needs_jacobian:
+            scan, u = scan_cut(neuron, folded, chunk, recurrent_weight, spikes, block.shows_membrane)
+            scans.append(scan)
+            return GatedStep(scan.spikes.flatten(0, 1), neuron.surrogate.derivative(u).flatten(0, 1))
+        scans.append(scan_neuron(neuron, folded, chunk, recurrent_weight, spikes, block.shows_membrane))
+        return step_of_scan(neuron, scans[-1])
+
+    norm = norm_of_step(block.norm)
+    step = advance(y) if norm is None else advance_behind(norm, advance, y)
+    assert step.ties is None, "a chunk meets frozen statistics alone"
+    (scan,) = scans
+    jacobian, parameters = (step.jacobian, step.parameters) if isinstance(step, LinearisedStep) else (None, ())
+    membrane = None if scan.membrane is None else scan.membrane.flatten(0, 1)
+    steps = ChunkSteps(step.spike, step.spike_input, jacobian, parameters, chunk.steps, chunk.restarts, membrane)
     if not isinstance(connection, ETRecurrent):
         return steps, x
     assert scan.before is not None
     connection.spikes = scan.spikes[-1]
     return steps, torch.cat([x, scan.before.flatten(0, 1).to(x.dtype)], dim=-1)
+
+
+def _has_affine(block: "ETBlock") -> bool:
+    norm = norm_of_step(block.norm)
+    return norm is not None and next(norm.parameters(), None) is not None
 
 
 def _without_trace(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
@@ -100,8 +116,6 @@ def _without_trace(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
     else:
         y = connection(x)
         output = neuron(y if block.norm is None else block.norm(y))
-    if block.shows_membrane and neuron.state is not None:
-        output.membrane = None  # nobody reads it where no trace is kept
     return output
 
 

@@ -123,14 +123,14 @@ class FactoredTrace(StepTrace):
         self.check(tick)
         assert self.gate is not None
         assert self.trace is not None
-        d = signal * self.gate if self.post is None else signal * self.gate * self.post.causal
+        d = self.tied(signal * self.gate if self.post is None else signal * self.gate * self.post.causal)
         by_weight = weighted_map.weight_gradient(d, self.trace.to(d.dtype), weight)
         by_bias = bias_gradient(weighted_map.units_last(d), self.trace_of_one)
         if self.post is None:
             return by_weight, by_bias
         assert self.present is not None
         assert self.post_before is not None
-        earlier = signal * self.post_before * self.post.acausal
+        earlier = self.tied(signal * self.post_before * self.post.acausal)
         by_weight = by_weight + weighted_map.weight_gradient(earlier, self.present.to(earlier.dtype), weight)
         return by_weight, by_bias + bias_gradient(weighted_map.units_last(earlier), None)
 
@@ -271,7 +271,7 @@ class RankOneTrace(StepTrace):
         self.check(tick)
         assert self.trace is not None
         assert self.output_factor is not None
-        d = signal * self.output_factor
+        d = self.tied(signal * self.output_factor)
         by_weight = weighted_map.weight_gradient(d, self.trace.to(d.dtype), weight)
         return by_weight, bias_gradient(weighted_map.units_last(d), self.trace_of_one)
 

@@ -3,8 +3,9 @@
 A block under such a signal hands its spikes on without their graph, so nothing comes back to it from above; it offers
 them to the `SignalHub` of the network instead. The hub joins all spikes to the network's output, as a node that leaves
 the value alone and in backward gives each block its own signal, made from the output's error and from what the network
-was shown. A signal made from the target, a reward or a readout of the block's own does not see the network's loss: what
-the loop divides, scales or leaves out there changes the readout's gradient alone.
+was shown; a block with a loss that has a graph of its own joins that loss in place of its spikes. A signal made from
+the target, a reward or a loss of the block's own does not see the network's loss: what the loop divides, scales or
+leaves out there changes the readout's gradient alone.
 """
 
 from typing import Any
@@ -38,6 +39,7 @@ class SignalHub:
         self.targets: list[Tensor | None] = []
         self.learning: list[bool] = []
         self.offered: dict[int, tuple[Signal, Tensor]] = {}
+        self.joins = 0
 
     def begin(self, _module: nn.Module, _inputs: Any) -> None:
         """Forget what a forward that failed had offered."""
@@ -63,10 +65,11 @@ class SignalHub:
                 f"the network's output is {got}, and a broadcast signal reads one number per sample and output "
                 f"[B, C]; return a tensor [B, C], or attach a rule with signal='spatial'"
             )
-        signals, spikes = [signal for signal, _ in offered], [spike for _, spike in offered]
-        seen = self._seen(signals, [spike.detach() for spike in spikes], output.detach())
+        self.joins += 1
+        signals, joined = [signal for signal, _ in offered], [signal.joined(spike) for signal, spike in offered]
+        seen = self._seen(signals, [spike.detach() for _, spike in offered], output.detach())
         parameters = [parameter for signal in signals for parameter in signal.parameters()]
-        return Join.apply(self, signals, seen, output, *spikes, *parameters)
+        return Join.apply(self, signals, seen, output, *joined, *parameters)
 
     def _seen(self, signals: "list[Signal]", spikes: list[Tensor], output: Tensor) -> list[Tensor]:
         """Return what each signal observes in its spikes, having seen the output; in a chunk step by step."""
@@ -95,7 +98,8 @@ class SignalHub:
         """
         if steps is None:
             return signal.respond(error, seen, self)
-        answers, sums = [], [torch.zeros_like(p) for p in signal.parameters()]
+        answers: list[Tensor] = []
+        sums: list[Tensor | None] = [None for _ in signal.parameters()]
         pieces = zip(error.unflatten(0, (steps, -1)), seen.unflatten(0, (steps, -1)), strict=True)
         kept = self.target
         for t, (error_t, seen_t) in enumerate(pieces):
@@ -105,7 +109,7 @@ class SignalHub:
             self.target = self.targets[t]
             answer, gradients = signal.respond_at(t, error_t, seen_t, self)
             answers.append(answer.to(error.dtype))
-            sums = [total + gradient for total, gradient in zip(sums, gradients, strict=True)]
+            sums = [g if total is None or g is None else total + g for total, g in zip(sums, gradients, strict=True)]
         self.target = kept
         return torch.cat(answers), tuple(sums)
 
@@ -115,7 +119,7 @@ class SignalHub:
 
 
 class Join(torch.autograd.Function):
-    """The output, unchanged; in backward each spike gets its block's signal."""
+    """The output, unchanged; in backward what each block joined to it, its spikes or a loss, gets its signal."""
 
     @staticmethod
     def forward(
@@ -130,7 +134,7 @@ class Join(torch.autograd.Function):
     def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, ...]:
         """Return the error for the output, the signals of the blocks, and the gradients of the signals' parameters."""
         refuse_second_order("a learning signal of a block's own")
-        by_spikes: list[Tensor | None] = []
+        by_joined: list[Tensor | None] = []
         by_parameter: list[Tensor | None] = []
         needs = list(ctx.needs_input_grad[4:])
         with torch.autocast(error.device.type, enabled=False):
@@ -142,9 +146,9 @@ class Join(torch.autograd.Function):
                     answer, gradients = ctx.hub.respond(signal, wide, seen, ctx.steps)
                 else:
                     answer, gradients = None, (None,) * own
-                by_spikes.append(answer)
+                by_joined.append(answer)
                 by_parameter.extend(gradients)
-        return None, None, None, error, *by_spikes, *by_parameter
+        return None, None, None, error, *by_joined, *by_parameter
 
 
 class Signal(Stateful):
@@ -152,13 +156,15 @@ class Signal(Stateful):
 
     A subclass gives `respond(error, seen, hub)`: the signal [B, *units] for error dL/do [B, C], and a gradient for each
     of its own parameters. `seen` is what `observe` made of the step's spikes: the spikes themselves, unless a subclass
-    filters them.
+    filters them. A subclass whose loss has a graph of its own gives that loss in `joined`, in place of the spikes.
 
     >>> Signal(SignalHub()).emit(torch.ones(1, 2))
     tensor([[1., 1.]])
     """
 
     plain: tuple[str, ...] = ("hub",)
+    folds = True
+    """Whether the signal can be made for a chunk of steps."""
 
     def __init__(self, hub: SignalHub) -> None:
         super().__init__()
@@ -169,6 +175,10 @@ class Signal(Stateful):
         self.hub.offer(self, spikes)
         return spikes.detach()
 
+    def joined(self, spikes: Tensor) -> Tensor:
+        """Return what the signal is the gradient of, for the step's spikes [B, *units]: these, with their graph."""
+        return spikes
+
     def observe(self, spikes: Tensor) -> Tensor:
         """Return what the signal is made from at this step, for the step's spikes [B, *units]."""
         return spikes
@@ -176,7 +186,9 @@ class Signal(Stateful):
     def see_output(self, output: Tensor) -> None:
         """Look at the network's output [B, C] of the step."""
 
-    def respond_at(self, t: int, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def respond_at(
+        self, t: int, error: Tensor, seen: Tensor, hub: SignalHub
+    ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """Return `respond` for step t of a chunk."""
         return self.respond(error, seen, hub)
 
@@ -184,8 +196,8 @@ class Signal(Stateful):
         """Return the shape of the signal [B, *units] for what `observe` made of a step."""
         return seen.shape
 
-    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the signal and the gradients of this module's parameters."""
+    def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """Return the signal and the gradients of this module's parameters, None for one with a graph of its own."""
         raise TypeError(f"{type(self).__name__} must define respond(error, seen, hub)")
 
 

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from snnlearn.functional.batch_ties import BatchTies
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
 from snnlearn.functional.factored import advance_mean_gate
@@ -42,7 +43,7 @@ class StepTrace(ClockedTrace):
     """What a step leaves for its backward: [B, ...], None, or a tuple of such."""
 
     transient: tuple[str, ...] = ("parameter_values", "parameter_filtered", "mean_values", "mean_counts", "skipped")
-    plain: tuple[str, ...] = ("tick", "spike_by_parameter", "fresh", "gate")
+    plain: tuple[str, ...] = ("tick", "spike_by_parameter", "fresh", "gate", "ties")
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class StepTrace(ClockedTrace):
         self.mean_values: Tensor | None = None
         self.mean_counts: Tensor | None = None
         self.gate: Tensor | None = None
+        self.ties: BatchTies | None = None
         self.parameter_values: tuple[Tensor, ...] | None = None
         self.parameter_filtered: tuple[Tensor | None, ...] = ()
         self.spike_by_parameter: tuple[Tensor, ...] = ()
@@ -102,7 +104,7 @@ class StepTrace(ClockedTrace):
                 f"{self.name}: the input has shape {list(x.shape)}, and the running trace was begun with another: "
                 f"within a sequence the input keeps its shape. Call reset(net) where a new sequence begins"
             )
-        self.gate = self._gate(step.spike_input)
+        self.gate, self.ties = self._gate(step.spike_input), step.ties
         self.advance_weights(x, step)
         if isinstance(step, LinearisedStep) and parameters:
             self._advance_parameters(step.jacobian, parameters)
@@ -180,6 +182,10 @@ class StepTrace(ClockedTrace):
         self.mean_values, self.mean_counts = mean[None], count[None]
         return mean
 
+    def tied(self, d: Tensor) -> Tensor:
+        """Return dL/dy [B, *units] of the last step from d, which does not know of batch statistics yet."""
+        return d if self.ties is None else self.ties.project(d)
+
     def relay(self, tick: int, spike_input: Tensor) -> Tensor:
         """Return ds/dy [B, *units], or its leaky mean, which belongs to the step at `tick` alone."""
         if self.mean_leak is None:
@@ -217,7 +223,7 @@ class StepTrace(ClockedTrace):
 
     def forget_step(self) -> None:
         """Drop what the last step left for its backward."""
-        self.spike_by_parameter, self.gate = (), None
+        self.spike_by_parameter, self.gate, self.ties = (), None, None
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "StepTrace":
         super()._apply(fn, recurse)

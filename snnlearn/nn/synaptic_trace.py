@@ -21,7 +21,7 @@ from snnlearn.functional.chunk import (
 )
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
-from snnlearn.functional.synaptic import step_eligibility, with_one
+from snnlearn.functional.synaptic import inputs_of, step_eligibility, with_one
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap, rows_of
@@ -40,7 +40,7 @@ class KeptChunk(NamedTuple):
 
 
 class SynapticTrace(StepTrace):
-    """Eligibility E = dh/dW of a linear connection: `snnlearn.functional.synaptic`, by chunks `snnlearn.functional.chunk`.
+    """Eligibility E = dh/dW of a linear connection: `snnlearn.functional.synaptic`, `snnlearn.functional.chunk`.
 
     `values` [K, B, ..., O, I] (one input more with a bias), K hidden values; `filtered_values` those of the filter;
     `spike_by_weight` [B, ..., O, I] is what the signal dL/ds of the step meets. Arguments as `StepTrace`.
@@ -85,11 +85,11 @@ class SynapticTrace(StepTrace):
         assert isinstance(step, LinearisedStep)
         assert self.values is not None
         inputs = with_one(x) if self.has_bias else x
-        spike_by_weight, self.values = step_eligibility(self.values, step.jacobian, inputs)
+        spike_by_weight, self.values = step_eligibility(self.values, step.jacobian, inputs, step.ties)
         self.spike_by_weight = self.filtered(self.filtered_values, spike_by_weight)
 
     def advance_chunk_(self, x: Tensor, steps: ChunkSteps) -> None:
-        """Keep a chunk with inputs x [K B, ..., I], and tick once; the eligibility takes it in when that is asked for."""
+        """Keep a chunk with inputs x [K B, ..., I], and tick once; the eligibility takes it in when it is asked for."""
         self.settle()
         self.deferring = True
         try:
@@ -155,7 +155,7 @@ class SynapticTrace(StepTrace):
         return gathered[:, :-1], gathered[:, -1]
 
     def norm(self) -> float:
-        """Return the Euclidean norm of ds/dW of the last step, of E where a chunk was taken in since; 0.0 before the first."""
+        """Return the Euclidean norm of ds/dW of the last step (of E, where a chunk was taken in since), or 0.0."""
         if self.spike_by_weight is not None:
             return float(self.spike_by_weight.norm())
         if self.kept is not None:
@@ -203,7 +203,8 @@ class FilteredTrace(SynapticTrace):
     """A filtered eligibility whose transition is one constant for the layer, so that only the filter is per synapse.
 
     With the trace a of the input, which decays by `leak`, ds/dW of the step is ds/dy (x) a; the filter then runs per
-    synapse: `filtered_values` [F, B, ..., O, I], `values` [K, B, ..., I]. The rest as `StepTrace`.
+    synapse: `filtered_values` [F, B, ..., O, I], `values` [K, B, ..., I]. Batch statistics tie a by this step's share
+    alone. The rest as `StepTrace`.
 
     >>> from snnlearn.functional import lif_leak_transition
     >>> FilteredTrace(lif_leak_transition(0.5), lif_leak_transition(0.9), "a").norm()
@@ -244,7 +245,7 @@ class FilteredTrace(SynapticTrace):
         inputs = with_one(x) if self.has_bias else x
         advance_leak_trace_(self.values, inputs.to(self.values.dtype), self.leak)
         trace = read_leak_trace(self.values, self.leak)
-        eligibility = step.spike_input.unsqueeze(-1) * trace.unsqueeze(-2)
+        eligibility = step.spike_input.unsqueeze(-1) * inputs_of(trace, step.ties)
         self.spike_by_weight = self.filtered(self.filtered_values, eligibility)
 
     def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from snnlearn.rules.approximate_otpe import ApproximateOTPE
 from snnlearn.rules.attach import attach
-from snnlearn.rules.axes import CHOICES, LearningRule, LocalHead, NoiseEstimate, RateTarget, RuleChoiceError
+from snnlearn.rules.axes import CHOICES, Contrast, LearningRule, LocalHead, NoiseEstimate, RateTarget, RuleChoiceError
 from snnlearn.rules.bptt import BPTT
 from snnlearn.rules.decolle import DECOLLE
 from snnlearn.rules.dfa import DFA
@@ -32,6 +32,7 @@ from snnlearn.rules.stdp import STDP, RewardSTDP
 from snnlearn.rules.superspike import SuperSpike
 from snnlearn.rules.tbptt import TruncatedBPTT
 from snnlearn.rules.tess import TESS
+from snnlearn.rules.traces_propagation import TracesPropagation
 
 RULES: dict[str, Callable[..., LearningRule]] = {
     "sltt": SLTT,
@@ -55,6 +56,7 @@ RULES: dict[str, Callable[..., LearningRule]] = {
     "opzo": OPZO,
     "osttp": OSTTP,
     "tess": TESS,
+    "traces_propagation": TracesPropagation,
     "tbptt": TruncatedBPTT,
     "bptt": BPTT,
 }
@@ -86,6 +88,7 @@ __all__ = [
     "TESS",
     "ApproximateOTPE",
     "AttachReport",
+    "Contrast",
     "EProp",
     "FeedbackAlignment",
     "LearningRule",
@@ -97,6 +100,7 @@ __all__ = [
     "RewardSTDP",
     "RuleChoiceError",
     "SuperSpike",
+    "TracesPropagation",
     "TruncatedBPTT",
     "attach",
 ]

@@ -9,6 +9,7 @@ from snnlearn.nn.block import Readout
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.norm_trace import norm_trace_for
+from snnlearn.nn.normed_step import FOLLOWED, is_followed
 from snnlearn.nn.probe import refuse_mixing
 from snnlearn.nn.rate import RateRegulariser
 from snnlearn.nn.signal_hub import Signal, SignalHub
@@ -131,10 +132,12 @@ def _refuse_unfit(place: Place, rule: LearningRule, is_step_trace: bool) -> None
             f"synapses as there are places: attach OTTT() to that block, attach(net.get_submodule({place.name!r}), "
             f"OTTT()), and {rule.name} to the linear ones"
         )
-    if has_norm(block):
+    if has_norm(block) and not is_followed(block.norm):
         raise RuleChoiceError(
             f"{rule.name} follows the step from the weights to the neuron, and {where} has a "
-            f"{type(block.norm).__name__} between them; move it before the block, or attach OTTT() or SLTT() to it"
+            f"{type(block.norm).__name__} between them, whose derivative it does not know; write norm=nn.BatchNorm1d("
+            f"...) or another of {', '.join(kind.__name__ for kind in FOLLOWED)}, move it before the block, or attach "
+            f"OTTT() or SLTT() to it"
         )
     shape = block.connection.unit_shape
     for parameter_name, parameter in block.neuron.named_parameters():

@@ -34,6 +34,30 @@ class LocalHead:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """The contrastive loss of a block: `decay` of the traces per step, `temperature` that divides their likeness.
+
+    `trained` whether the projection of the label is learned. Raises RuleChoiceError for a decay outside 0 .. 1 or a
+    temperature that is not above 0.
+
+    >>> Contrast().decay
+    0.98
+    """
+
+    decay: float = 0.98
+    temperature: float = 1.0
+    trained: bool = True
+
+    def __post_init__(self) -> None:
+        check_share("decay", check_number("decay", self.decay, "0.98"), "0.98")
+        if check_number("temperature", self.temperature, "1.0") <= 0:
+            raise RuleChoiceError(
+                f"temperature={self.temperature!r}: it divides, and is above 0; write temperature=1.0, or more for "
+                f"wide layers"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoiseEstimate:
     """How the noise signal estimates do/ds: `scale` of the noise added to the spikes, `momentum` of the running mean.
 
@@ -79,7 +103,8 @@ class LearningRule:
     `trace_filter` a further filter of the trace: none, kappa (the leak of the readout), above (the leak of the next
     block), double (two decays). `signal` what the trace meets: spatial (backprop at step t), alignment (the same with
     fixed random matrices on the way down), symmetric, random and adaptive (broadcasts of the output's error), target (a
-    projection of the label), local_readout, noise, reward. `storage` none (no trace), pre (one number per input),
+    projection of the label), local_readout, contrastive (a loss between the traces of the input's path and of the
+    target's), noise, reward. `storage` none (no trace), pre (one number per input),
     synaptic (one per synapse) or rank_one. `relay` what the signal is multiplied by: instantaneous (ds/dy of the step)
     or mean (its leaky mean, in blocks that have a filter where the rule has one). `learn_on` the steps that learn: all,
     last (the last `learn_steps`), random (`learn_steps` drawn anew for every sequence), poisson (each step with
@@ -88,8 +113,8 @@ class LearningRule:
     `window` (steps, with through_time alone) how far autograd goes back before the graph is cut; None: all the way.
     `trace_decay` in place of the neuron's own leak (transition leak, or storage rank_one); `filter_decay` in place of
     the filter's (two numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of
-    S-TLLR; `head`, `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError for a
-    misspelt or illegal choice, naming the one to change.
+    S-TLLR; `head`, `contrast`, `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError
+    for a misspelt or illegal choice, naming the one to change.
 
     >>> LearningRule(transition="leak", storage="pre").name
     'leak/none/spatial/pre'
@@ -111,6 +136,7 @@ class LearningRule:
     forgetting: float = 0.0
     post: PostTrace | None = None
     head: LocalHead | None = None
+    contrast: Contrast | None = None
     noise: NoiseEstimate | None = None
     rate: RateTarget | None = None
     seed: int = 0
@@ -133,6 +159,7 @@ class LearningRule:
                 forgetting=self.forgetting,
                 post_decay=None if self.post is None else self.post.decay,
                 head=None if self.head is None else (self.head.kind, self.head.loss),
+                has_contrast=self.contrast is not None,
                 has_noise=self.noise is not None,
                 has_rate=self.rate is not None,
                 window=self.window,
@@ -174,4 +201,4 @@ def _check_numbers(rule: LearningRule) -> None:
         raise RuleChoiceError(f"seed={rule.seed!r}: a whole number from 0; write seed=0")
 
 
-__all__ = ["CHOICES", "LearningRule", "LocalHead", "NoiseEstimate", "RateTarget", "RuleChoiceError"]
+__all__ = ["CHOICES", "Contrast", "LearningRule", "LocalHead", "NoiseEstimate", "RateTarget", "RuleChoiceError"]

@@ -7,7 +7,8 @@ Jacobian (A, p, c, r) of the step, E = dh/dW and the spatial signal dL_t/ds_t,
     Q_t = c_t . E_{t-1} + r_t (x) x_t     dL/dW = sum_t dL_t/ds_t * Q_t     E_t = A_t E_{t-1} + p_t (x) x_t
 
 Exact for: BPTT with the temporal edges of the later blocks cut, for every elementwise neuron, reset, constant per unit
-and parameter of the neuron; for the last block with memory that is full BPTT. Memory: B x O x I per hidden value.
+and parameter of the neuron; for the last block with memory that is full BPTT. A batch norm between weights and neuron
+is followed too, its statistics frozen or those of the step. Memory: B x O x I per hidden value.
 """
 
 from snnlearn.rules.axes import LearningRule

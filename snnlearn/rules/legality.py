@@ -17,6 +17,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "adaptive",
         "target",
         "local_readout",
+        "contrastive",
         "noise",
         "reward",
     ),
@@ -50,6 +51,7 @@ class Point:
     forgetting: float
     post_decay: float | None
     head: tuple[str, str] | None
+    has_contrast: bool
     has_noise: bool
     has_rate: bool
     window: int | None = None
@@ -139,6 +141,8 @@ def _signals(point: Point) -> Iterator[str]:
         )
     if point.head is not None and point.signal != "local_readout":
         yield f"head=... with signal={point.signal!r}: only a local readout has one; write signal='local_readout'"
+    if point.has_contrast and point.signal != "contrastive":
+        yield f"contrast=... with signal={point.signal!r}: only that loss has it; write signal='contrastive'"
     if point.has_noise and point.signal != "noise":
         yield f"noise=... with signal={point.signal!r}: only the noise signal has it; write signal='noise'"
     if point.has_rate and point.transition == "through_time":

@@ -6,6 +6,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from snnlearn.nn.block import ETBlock
 
 AFFINE_WHY = "gain and bias of a normalisation, followed like weights of the normalised value and of a constant one"
+FOLLOWED_WHY = "gain and bias of a normalisation, followed per unit like parameters of the neuron behind it"
+NORMED_WHY = "the neuron's own Jacobian and that of the batch normalisation are followed, reset included"
 FROZEN_WHY = "the statistics of the normalisation are frozen, for as long as it stays in eval()"
 
 
@@ -38,4 +40,4 @@ def norm_caveats(block: ETBlock) -> list[str]:
     return [f"{type(norm).__name__} between weights and neuron changes with the step, the trace does not"]
 
 
-__all__ = ["AFFINE_WHY", "FROZEN_WHY", "is_frozen", "norm_caveats"]
+__all__ = ["AFFINE_WHY", "FOLLOWED_WHY", "FROZEN_WHY", "NORMED_WHY", "is_frozen", "norm_caveats"]

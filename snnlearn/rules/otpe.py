@@ -7,7 +7,8 @@ leak lambda of that neuron before it meets the spatial signal:
 
 Exact for: BPTT with the temporal edges from the second block above on cut, so full BPTT for the last two blocks with
 memory; any neuron in the block itself, while that of the next block is a leak with a soft detached reset or none, and
-nothing but averages, reshapes and masks that last a sequence stand between. Memory: twice B x O x I per hidden value.
+nothing but averages, reshapes and masks that last a sequence stand between; a batch norm in the next block has to be
+frozen. Memory: twice B x O x I per hidden value.
 
 Unlike in the paper's code the filter is the next block's own leak, not one for all layers, and a static readout adds
 none. There, the signal passed down is multiplied by a leaky mean of ds/dy; here that is `relay="mean"` (in blocks that

@@ -14,9 +14,9 @@ from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.rules.axes import LearningRule
-from snnlearn.rules.norms import AFFINE_WHY, FROZEN_WHY, is_frozen, norm_caveats
+from snnlearn.rules.norms import AFFINE_WHY, FOLLOWED_WHY, FROZEN_WHY, NORMED_WHY, is_frozen, norm_caveats
 from snnlearn.rules.report import ReportRow
-from snnlearn.rules.wiring import Place, filter_source, is_linear_leak
+from snnlearn.rules.wiring import Place, filter_source, has_norm, is_linear_leak
 from snnlearn.rules.yardsticks import CUT_ALL, CUT_BEYOND, CUT_LATER, CUT_WINDOWS, FULL, NOTHING, RECURRENT_CUT
 
 EXACT_WHY = "one constant decay for the layer is the neuron's whole memory"
@@ -28,6 +28,7 @@ SIGNALS = {
     "adaptive": "a learned broadcast of the output's error stands for dL/ds",
     "target": "a projection of the target stands for dL/ds",
     "local_readout": "the loss of the block's own readout stands for the network's",
+    "contrastive": "the contrastive loss of the block, which two paths reach, stands for the network's",
     "noise": "dL/ds is estimated from noise",
     "reward": "the reward stands for dL/ds",
     "alignment": "fixed random matrices carry the error down in place of the weights",
@@ -84,21 +85,23 @@ def _row(name: str, role: str, place: Place | None, places: Sequence[Place], rul
     if role == "norm" and place is not None and isinstance(norm_trace, NormTrace):
         caveats = _leak_caveats(place.block, norm_trace, rule)
         return _judged(name, _decays(norm_trace.leak.transition), AFFINE_WHY, caveats, replaced, CUT_LATER)
-    if place is None or role == "norm":
-        return ReportRow(name, "none", False, FULL, UNTRACED["norm" if role == "norm" else role])
+    if place is None:
+        return ReportRow(name, "none", False, FULL, UNTRACED[role])
     trace = place.block.connection.trace
-    if role == "neuron":
+    if role in ("neuron", "norm"):
         if not isinstance(trace, StepTrace):
-            return ReportRow(name, "none", False, FULL, UNTRACED["neuron"])
-        caveats = [*_filter_caveats(place, places, rule), *_relay_caveats(place, places)]
-        return _judged(name, "per unit", UNIT_WHY, caveats, replaced, _yardstick(rule))
+            return ReportRow(name, "none", False, FULL, UNTRACED[role])
+        caveats = [*_broadcast_caveats(place, places, rule), *_filter_caveats(place, places, rule)]
+        caveats += _relay_caveats(place, places)
+        why = _with_conditions(UNIT_WHY if role == "neuron" else FOLLOWED_WHY, place, places, rule)
+        return _judged(name, "per unit", why, caveats, replaced, _yardstick(rule))
     kind, why, caveats = _trace_in_words(place, rule)
     if isinstance(trace, RatioTrace) and not trace.is_first and not name.endswith("bias"):
         caveats.append("the trace decays by the ratio of the sending neurons' membranes, not by the neuron's own leak")
-    if rule.signal == "symmetric" and not place.is_readout and not place.direct:
-        caveats = [*caveats, "the readout may be fed by others too, or through what the broadcast does not know"]
+    caveats = [*caveats, *_broadcast_caveats(place, places, rule)]
     if not isinstance(trace, TraceBuffer):
-        caveats = [*caveats, *_filter_caveats(place, places, rule)]
+        caveats += _filter_caveats(place, places, rule)
+        why = _with_conditions(why, place, places, rule)
     caveats += _relay_caveats(place, places)
     return _judged(name, kind, why, caveats, replaced, _yardstick(rule) if not place.is_readout else CUT_LATER)
 
@@ -148,12 +151,15 @@ def _trace_in_words(place: Place, rule: LearningRule) -> tuple[str, str, list[st
     block, trace = place.block, place.block.connection.trace
     assert trace is not None
     if isinstance(trace, FilteredTrace):
-        return f"{_decays(trace.leak.transition)}, filtered per synapse", EXACT_WHY, caveats_of(block.neuron)
+        caveats = [*caveats_of(block.neuron), *norm_caveats(block)]
+        why = FROZEN_WHY if is_frozen(block) else EXACT_WHY
+        return f"{_decays(trace.leak.transition)}, filtered per synapse", why, caveats
     if isinstance(trace, SynapticTrace):
-        return "per synapse" + ("" if trace.filter is None else ", filtered"), JACOBIAN_WHY, []
+        kind = "per synapse" + ("" if trace.filter is None else ", filtered")
+        return kind, NORMED_WHY if has_norm(block) else JACOBIAN_WHY, []
     if isinstance(trace, RankOneTrace):
         factors = "one factor per input and one per unit stand for the eligibility of each synapse"
-        return "rank one", factors, [factors]
+        return "rank one", factors, [factors, *norm_caveats(block)]
     assert isinstance(trace, TraceBuffer | FactoredTrace)
     caveats = [*_leak_caveats(block, trace, rule), *norm_caveats(block)]
     if isinstance(trace, FactoredTrace):
@@ -194,7 +200,25 @@ def _filter_caveats(place: Place, places: Sequence[Place], rule: LearningRule) -
         return ["the next block may be fed by others too, or through what does not commute with a filter"]
     if not is_linear_leak(source):
         return [f"the next block's memory is more than the filter: {'; '.join(caveats_of(source.neuron))}"]
-    return []
+    return [f"the next block's input is more than its weights': {caveat}" for caveat in norm_caveats(source)]
+
+
+def _with_conditions(why: str, place: Place, places: Sequence[Place], rule: LearningRule) -> str:
+    """Return `why`, and what has to stay as it is in the block whose leak filters this one's eligibility."""
+    source = None if rule.trace_filter == "none" or place.is_readout else filter_source(place, places, rule)
+    return why if source is None or not is_frozen(source) else f"{why}; in the next block, {FROZEN_WHY}"
+
+
+def _broadcast_caveats(place: Place, places: Sequence[Place], rule: LearningRule) -> list[str]:
+    """Return why the symmetric broadcast is not the gradient that reaches the block by the readout."""
+    if rule.signal != "symmetric" or place.is_readout:
+        return []
+    caveats = (
+        [] if place.direct else ["the readout may be fed by others too, or through what the broadcast does not know"]
+    )
+    if any(has_norm(other.block) for other in places if other.is_readout):
+        caveats.append("the broadcast goes by the readout's weights and leaves out the normalisation behind them")
+    return caveats
 
 
 def _relay_caveats(place: Place, places: Sequence[Place]) -> list[str]:

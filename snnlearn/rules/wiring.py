@@ -11,7 +11,10 @@ from snnlearn.functional.dynamics import LeakTransition
 from snnlearn.functional.lif import lif_leak_transition
 from snnlearn.functional.weighted_map import Dense
 from snnlearn.nn.block import ETBlock, Readout
+from snnlearn.nn.connection import is_described
+from snnlearn.nn.contrastive_signal import ContrastiveSignal
 from snnlearn.nn.factored_trace import FactoredTrace, RankOneTrace, RatioTrace
+from snnlearn.nn.normed_step import is_followed
 from snnlearn.nn.probe import caveats_of, leak_of
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.signal import (
@@ -28,7 +31,7 @@ from snnlearn.nn.signal_hub import Signal, SignalHub
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
-from snnlearn.rules.axes import LearningRule, LocalHead, NoiseEstimate
+from snnlearn.rules.axes import Contrast, LearningRule, LocalHead, NoiseEstimate
 from snnlearn.rules.legality import RuleChoiceError
 
 SEEDS_PER_RULE = 1000
@@ -184,7 +187,8 @@ def _made(place: Place, places: Sequence[Place], rule: LearningRule) -> TraceBuf
         ratio.is_first = is_first
         return ratio
     post = None if place.is_readout else rule.post
-    learned = next(block.neuron.parameters(), None) is not None and not has_norm(block)
+    as_step = not has_norm(block) or is_followed(block.norm)
+    learned = next(block.neuron.parameters(), None) is not None and as_step
     plain = further is None and mean_leak is None and post is None and rule.signal != "alignment" and not learned
     return TraceBuffer(leak, name) if plain else FactoredTrace(leak, name, further, bias, mean_leak, post)
 
@@ -228,6 +232,10 @@ def signal_for(
         return NoiseSignal(hub, estimate.scale, estimate.momentum, seed)
     outputs, readout = readout_of(net, places)
     like = block.connection.effective_weight().detach()
+    if rule.signal == "contrastive":
+        below, path = _target_path_below(place, places, rule), rule.contrast or Contrast()
+        signal = ContrastiveSignal(hub, block, below, outputs, seed, path.decay, path.temperature, path.trained)
+        return signal.to(like)
     if rule.signal == "symmetric":
         return SymmetricSignal(hub, _direct_readout(place, readout, rule))
     if rule.signal == "adaptive":
@@ -238,6 +246,39 @@ def signal_for(
     shape = block.connection.unit_shape
     features = shape[0] * GRID ** (len(shape) - 1)
     return LocalReadoutSignal(hub, features, outputs, head.kind, head.loss, seed, is_dense(block)).to(like)
+
+
+def _target_path_below(place: Place, places: Sequence[Place], rule: LearningRule) -> ETBlock | None:
+    """Return the hidden block whose target spikes `place` takes, None for the first; refuse what is no dense chain."""
+    hidden = [p for p in places if not p.is_readout]
+    number = [p.block for p in hidden].index(place.block)
+    block, where = place.block, f"block {place.name!r}" if place.name else "the block"
+    kind = type(block.connection).__name__
+    if not (is_dense(block) or (number == 0 and len(block.connection.unit_shape) == 1)):
+        raise RuleChoiceError(
+            f"{rule.name} compares whole samples unit by unit, and {where} is an {kind}, whose units stand at many "
+            f"places; attach DECOLLE(), whose readout averages over them, or take ETLinear() layers"
+        )
+    if has_norm(block):
+        raise RuleChoiceError(
+            f"{rule.name} lets two paths through {where}, and its {type(block.norm).__name__} has statistics of one; "
+            f"move it before the block, or attach DECOLLE()"
+        )
+    if number == 0:
+        return None
+    if not is_described(block.connection):
+        raise RuleChoiceError(
+            f"{rule.name} sends the target through the {kind} of {where}, which has a forward of its own that its "
+            f"weighted_map does not tell; write weighted_map for it, or attach DECOLLE()"
+        )
+    below, size = hidden[number - 1], block.connection.input_size
+    fits = size is not None and below.block.connection.unit_shape == (size[1],)
+    if not (below.next is block and below.chained and fits):
+        raise RuleChoiceError(
+            f"{rule.name} sends the target from one hidden block straight into the next, and {where} is not fed by "
+            f"{below.name!r} alone: write the blocks in one nn.Sequential, without branches, or attach DECOLLE()"
+        )
+    return below.block
 
 
 def readout_of(net: nn.Module, places: Sequence[Place]) -> tuple[int, nn.Module]:

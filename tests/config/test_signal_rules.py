@@ -8,7 +8,7 @@ import torch
 from runs import composed
 
 from snnlearn import RULES
-from snnlearn.config import Config, load
+from snnlearn.config import Config, ConfigError, load
 from snnlearn.config.build import build_learner, build_network
 from snnlearn.config.evaluate import evaluate_checkpoint
 from snnlearn.config.run import run
@@ -23,6 +23,7 @@ KNOBS = {
     "decolle": "rule.loss=mse",
     "ell": "rule.loss=cross_entropy",
     "tess": "rule.acausal=0.0",
+    "traces_propagation": "rule.trained=false",
     "opzo": "rule.scale=0.2",
 }
 
@@ -35,7 +36,20 @@ def test_the_papers_knobs_arrive(name: str) -> None:
     assert build_learner(turned, build_network(turned)).rule != RULES[name]()
 
 
-@pytest.mark.parametrize("name", ["osttp", "ell", "opzo"])
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("trainer.batch_size=1", "trainer.batch_size: got 1; legal: at least 2 while rule is traces_propagation"),
+        ("model=convolutional", "rule: got traces_propagation; legal: another rule while model is convolutional"),
+    ],
+)
+def test_traces_propagation_compares_whole_samples(word: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(composed("rule=traces_propagation", word))
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["osttp", "ell", "traces_propagation", "opzo"])
 def test_a_run_evaluates_and_resumes(small: Small, tmp_path: Path, name: str) -> None:
     words = [f"rule={name}", "trainer.update=1", "scheduler=step"]
     run(small(*words, "trainer.epochs=2"), tmp_path / "whole")

@@ -24,6 +24,7 @@ from snnlearn import (
     RewardModulated,
     RuleChoiceError,
     SignalError,
+    TracesPropagation,
     attach,
     reset,
     show_reward,
@@ -32,7 +33,9 @@ from snnlearn import (
 
 ADAPTIVE = LearningRule(signal="adaptive", title="adaptive")
 EVERY = pytest.mark.parametrize(
-    "rule", [DFA(), FeedbackAlignment(), ADAPTIVE, OSTTP(), DECOLLE(), ELL(), OPZO()], ids=lambda rule: rule.name
+    "rule",
+    [DFA(), FeedbackAlignment(), ADAPTIVE, OSTTP(), DECOLLE(), ELL(), OPZO(), TracesPropagation()],
+    ids=lambda rule: rule.name,
 )
 
 

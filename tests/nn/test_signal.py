@@ -27,6 +27,7 @@ from snnlearn import (
     Readout,
     RewardModulated,
     SignalError,
+    TracesPropagation,
     attach,
     reset,
     show_reward,
@@ -36,7 +37,7 @@ from snnlearn.nn.signal_hub import hubs_of
 
 ADAPTIVE = LearningRule(signal="adaptive", title="adaptive", rate=RateTarget(rate=0.1, weight=1.0))
 RULES = [DFA(), FeedbackAlignment(), ADAPTIVE, LearningRule(signal="symmetric"), OSTTP(), DECOLLE(), ELL(), OPZO()]
-EVERY = pytest.mark.parametrize("rule", [*RULES, RewardModulated()], ids=lambda rule: rule.name)
+EVERY = pytest.mark.parametrize("rule", [*RULES, RewardModulated(), TracesPropagation()], ids=lambda rule: rule.name)
 STEPS = 4
 
 
@@ -290,7 +291,7 @@ def test_half_precision_outputs(rule: LearningRule) -> None:
 
 @EVERY
 def test_maps_too(rule: LearningRule) -> None:
-    if rule.signal in ("adaptive", "symmetric") or rule.storage == "synaptic":
+    if rule.signal in ("adaptive", "symmetric", "contrastive") or rule.storage == "synaptic":
         return  # refused for a convolution: tests/rules
     net = nn.Sequential(ETBlock(ETConv2d(2, 3, 3), LIF()), nn.Flatten(), ETBlock(ETLinear(48, 3), LI())).double()
     attach(net, rule)

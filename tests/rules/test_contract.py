@@ -30,7 +30,19 @@ from contract import (
 from nets import assert_alive, furthest
 from torch import Tensor, nn
 
-from snnlearn import LI, LIF, SLTT, ETBlock, ETLinear, LearningRule, RuleChoiceError, attach, bptt_gradients, reset
+from snnlearn import (
+    LI,
+    LIF,
+    SLTT,
+    ETBlock,
+    ETLinear,
+    LearningRule,
+    RuleChoiceError,
+    SignalError,
+    attach,
+    bptt_gradients,
+    reset,
+)
 from snnlearn.engine.recorder import record_phases
 from snnlearn.nn.phases import Phase
 from snnlearn.rules import CHOICES, RULES
@@ -38,6 +50,7 @@ from snnlearn.rules import CHOICES, RULES
 pytestmark = pytest.mark.usefixtures("quick")
 
 BATCH_BY_DESIGN = {
+    "contrastive": "the loss of a block compares the samples of a batch, and one alone is refused",
     "noise": "the estimate of do/ds is taken over the batch, and each sample draws its own noise",
     "rate": "the mean rate that is held near its target is the batch's",
 }
@@ -83,6 +96,10 @@ def test_networks_are_taken_or_refused(rule: LearningRule, kind: str) -> None:
 def test_a_batch_is_the_mean_of_its_samples(rule: LearningRule, kind: str) -> None:
     net, x, y = attached(rule, kind), input_for(kind), targets()
     singles = []
+    if rule.signal == "contrastive":
+        with pytest.raises(SignalError, match="at least 2"):
+            taught(net, sample(x, 0), y[:1], rewards()[:1])
+        return
     for b in range(BATCH):
         one = copy.deepcopy(net)
         singles.append(taught(one, sample(x, b), y[b : b + 1], rewards()[b : b + 1]))

@@ -19,6 +19,7 @@ from snnlearn import (
     ETBlock,
     ETLinear,
     LearningRule,
+    TracesPropagation,
     attach,
     reset,
     show_target,
@@ -37,7 +38,7 @@ def gradients(net: nn.Module, rule: LearningRule, x: Tensor, y: Tensor) -> dict[
     return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("make", [OSTTP, lambda: ETLP(steps=1), DECOLLE, ELL, TESS])
+@pytest.mark.parametrize("make", [OSTTP, lambda: ETLP(steps=1), DECOLLE, ELL, TESS, TracesPropagation])
 def test_a_sample_without_a_label_is_as_if_it_were_not_there(make: Callable[[], LearningRule]) -> None:
     net = scaled(nn.Sequential(ETBlock(ETLinear(7, 9), LIF()), ETBlock(ETLinear(9, 3), LI())))
     net, x, _ = problem(net, sequence(7))

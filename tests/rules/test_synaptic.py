@@ -195,7 +195,7 @@ def conv_net() -> nn.Module:
 
 
 def normed() -> nn.Module:
-    return ETBlock(ETLinear(4, 3), LIF(), norm=nn.BatchNorm1d(3))
+    return ETBlock(ETLinear(4, 3), LIF(), norm=nn.LayerNorm(3))
 
 
 def odd_parameter() -> nn.Module:
