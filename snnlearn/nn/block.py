@@ -14,7 +14,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from snnlearn.functional.cut_step import LinearCutStep
 from snnlearn.functional.traced_step import CarryDown, GatedStep, Step, TracedStep
 from snnlearn.nn.connection import Connection, ETLinear
-from snnlearn.nn.eager import run_eagerly
+from snnlearn.nn.eager import EagerModule, run_eagerly
 from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.neuron import Neuron
@@ -27,7 +27,7 @@ from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
-class ETBlock(nn.Module):
+class ETBlock(EagerModule):
     """One timestep of a connection and its neuron: x [B, ...] -> spikes [B, ...].
 
     `connection` an `ETLinear`, `ETConv1d`, `ETConv2d` or other `Connection`; `neuron` any `Neuron`; `norm` a
