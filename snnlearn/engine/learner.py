@@ -25,7 +25,7 @@ from snnlearn.engine.sequence import (
 from snnlearn.engine.window import Window
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.signal import RewardSignal
-from snnlearn.nn.signal_hub import hubs_of
+from snnlearn.nn.signal_hub import as_reward, hubs_of
 from snnlearn.nn.state import non_finite_state, reset, stashed_state
 from snnlearn.rules.attach import check_types
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
@@ -144,7 +144,7 @@ class OnlineLearner:
         with self._failing_clean():
             _refuse_non_finite(x_t)
             for hub in self._hubs:
-                hub.reward = None if reward is None else torch.as_tensor(reward)
+                hub.reward = None if reward is None else as_reward(reward)
             output, loss = self._forward(x_t, NO_TARGET if y_t is None else y_t, run)
             if loss is not None:
                 if learns:
