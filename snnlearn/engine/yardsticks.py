@@ -5,7 +5,7 @@ as before afterwards.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,10 +51,11 @@ class Problem:
         dtype: torch.dtype | None,
         seed: int = 0,
     ) -> None:
-        if isinstance(batch, Tensor) or len(batch) != 2:
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            length = f" of length {len(batch)}" if isinstance(batch, Sized) else ""
             raise ValueError(
-                f"batch is a {type(batch).__name__} of length {len(batch)}: pass a pair (x, y), x [T, B, ...] and y as "
-                f"for OnlineLearner.learn; write fidelity(net, (x, y), ...)"
+                f"batch is a {type(batch).__name__}{length}: pass a pair (x, y), x [T, B, ...] and y as for "
+                f"OnlineLearner.learn; write fidelity(net, (x, y), ...)"
             )
 
         def cast(value: Any) -> Any:
