@@ -54,6 +54,11 @@ class ETBlock(EagerModule):
                 f"ETBlock got {type(neuron).__name__} as neuron: it needs a Neuron, such as LIF(tau=2.0); for a "
                 f"readout without dynamics write Readout(connection)"
             )
+        if not isinstance(norm, nn.Module | None):
+            raise TypeError(
+                f"ETBlock got {norm!r} as norm: it takes a module between connection and neuron; write e.g. "
+                f"norm=nn.LayerNorm(units)"
+            )
         self.connection, self.neuron, self.norm = connection, neuron, norm
         self.signal: Signal | None = None
         self.rate: RateRegulariser | None = None
@@ -238,6 +243,11 @@ class Readout(nn.Module):
 
     def __init__(self, connection: nn.Module) -> None:
         super().__init__()
+        if not isinstance(connection, nn.Module):
+            raise TypeError(
+                f"Readout got {connection!r} as connection: it takes a module with weights; write "
+                f"Readout(nn.Linear(inputs, classes))"
+            )
         self.connection = connection
         self.feedback: Tensor | None = None
 
