@@ -194,7 +194,7 @@ def _rows(
         claimed = claims.get(parameter, ReportRow(parameter, "none", False, "none", "the report has no row for it"))
         layer, depth = layers[parameter]
         subject = judged[parameter] if parameter in judged else torch.zeros_like(reference)
-        state, error = _check(claimed, subject, yardsticks, rule.online, floor)
+        state, error = _check(claimed, subject, yardsticks, rule, floor)
         agreement = compare(gradient, reference, floor)
         rate = rates.get(layer)
         rows.append(
@@ -207,13 +207,13 @@ def _rows(
 
 
 def _check(
-    claimed: ReportRow, gradient: Tensor, yardsticks: Yardsticks, online: bool, floor: float
+    claimed: ReportRow, gradient: Tensor, yardsticks: Yardsticks, rule: LearningRule, floor: float
 ) -> tuple[str, float | None]:
     """Return what became of a claim, and the relative error against its yardstick."""
     if not claimed.exact:
         return APPROXIMATE, None
     bound = BOUNDS.get(gradient.dtype)
-    reference = yardsticks.named(claimed.parameter, claimed.yardstick, online)
+    reference = yardsticks.named(claimed.parameter, claimed.yardstick, rule.online, rule.window)
     if reference is None:
         return UNCHECKED, None
     error = compare(gradient, reference, floor).error
