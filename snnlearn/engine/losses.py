@@ -55,7 +55,7 @@ class SequenceLoss:
         if not (is_number(label_smoothing) and 0.0 <= label_smoothing < 1.0):
             raise ValueError(f"label_smoothing={label_smoothing!r}: it lies in [0, 1); write 0.1")
         if last_steps is not None and not is_whole(last_steps, 1):
-            raise ValueError(f"last_steps={last_steps!r}: a whole number of steps from 1; write 1, or None for all")
+            raise ValueError(f"last_steps={last_steps!r}: at least one step, a whole number; write 1, or None for all")
         self.criterion, self.readout, self.last_steps = criterion, readout, last_steps
         self.label_smoothing = label_smoothing
         self.mse_weight = {"cross_entropy": 0.0, "mse": 1.0, "mix": mse_weight}.get(criterion, 0.0)
