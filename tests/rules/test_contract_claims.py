@@ -25,6 +25,7 @@ from contract import (
     points,
     points_on_nets,
     rewards,
+    show,
     targets,
     taught,
 )
