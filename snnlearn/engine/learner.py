@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snnlearn.engine.arguments import check_loss, check_optimizer
 from snnlearn.engine.gathering import Gathering
-from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss
+from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss, taught
 from snnlearn.engine.schedule import chosen_steps
 from snnlearn.engine.sequence import (
     Meter,
@@ -23,9 +24,10 @@ from snnlearn.engine.sequence import (
     steps_of,
 )
 from snnlearn.engine.window import Window
+from snnlearn.functional.arguments import is_number
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.signal import RewardSignal
-from snnlearn.nn.signal_hub import hubs_of
+from snnlearn.nn.signal_hub import as_reward, hubs_of
 from snnlearn.nn.state import non_finite_state, reset, stashed_state
 from snnlearn.rules.attach import check_types
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
@@ -41,7 +43,7 @@ class OnlineLearner:
     either way the gradient of an update is the mean over its steps' losses. On a stream, which has no end,
     "sequence" means every such step. A rule with a window updates where a window ends, so k is a multiple of it.
     `clip_norm` bounds the gradient's norm once per update. `report` says how each parameter learns. Raises
-    RuleChoiceError for BPTT with update=k, ValueError for the rest.
+    RuleChoiceError for BPTT with update=k, TypeError for a loss or an optimizer that is none, ValueError for the rest.
 
     >>> from snnlearn import ETBlock, ETLinear, LI, OTTT
     >>> net = ETBlock(ETLinear(3, 2), LI())
@@ -61,9 +63,10 @@ class OnlineLearner:
     ) -> None:
         check_types(net, rule)
         _check_update(update, rule)
-        if clip_norm is not None and not clip_norm > 0:
+        if clip_norm is not None and not (is_number(clip_norm) and clip_norm > 0):
             raise ValueError(f"clip_norm={clip_norm!r}: the bound on the gradient's norm is above 0; or leave it None")
-        _check_optimizer(net, optimizer)
+        check_loss(loss)
+        check_optimizer(net, optimizer)
         self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
         self.update, self.clip_norm = update, clip_norm
         self.report = rule.attach(net)
@@ -83,7 +86,8 @@ class OnlineLearner:
         """Learn from one batch of sequences and return its figures.
 
         `x` [T, B, ...], or any iterable of [B, ...], which is streamed; `y` the target of every step, or with
-        `per_step_target` one target per step, None for a step that teaches nothing. State starts afresh unless
+        `per_step_target` one target per step, None for a step that teaches nothing, as does one whose labels are all
+        `MISSING_LABEL` (-100). State starts afresh unless
         `keep_state`, which continues a longer sequence (under BPTT the gradient is cut at the seam). An empty batch
         changes nothing. Raises NonFiniteError, with state reset and no weight changed by the update it stops, when
         an input, loss, state or gradient is not finite.
@@ -144,8 +148,8 @@ class OnlineLearner:
         with self._failing_clean():
             _refuse_non_finite(x_t)
             for hub in self._hubs:
-                hub.reward = None if reward is None else torch.as_tensor(reward)
-            output, loss = self._forward(x_t, NO_TARGET if y_t is None else y_t, run)
+                hub.reward = None if reward is None else as_reward(reward)
+            output, loss = self._forward(x_t, NO_TARGET if y_t is None else taught(y_t), run)
             if loss is not None:
                 if learns:
                     self._learned = True
@@ -383,15 +387,6 @@ def _check_update(update: Any, rule: LearningRule) -> None:
         raise RuleChoiceError(
             f"update={update} with {rule.name}: its gradient is known only at the end of the sequence; write "
             f"update='sequence', or choose an online rule such as OTTT()"
-        )
-
-
-def _check_optimizer(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not any(id(p) in held for p in net.parameters()):
-        raise ValueError(
-            "the optimizer holds none of the network's parameters, so nothing would be learned; build it from "
-            "net.parameters() of the network you pass"
         )
 
 

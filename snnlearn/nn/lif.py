@@ -124,6 +124,7 @@ class LIF(FiringNeuron):
     """
 
     unit_drive: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
     decay = LearnableConstant(FRACTION)
 
     def __init__(
@@ -176,6 +177,7 @@ class IF(LIF):
     """
 
     unit_drive: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
     decay = 1.0
 
     def __init__(
