@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import nets
 import pytest
 import torch
 from nets import gradients, learner_of
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snnlearn import LI, LIF, ETBlock, ETConv2d, ETLinear, ETRecurrent, LearningRule, Neuron, Readout
-from snnlearn.nn import PostTrace, show_reward, show_target
+from snnlearn.nn import PostTrace
 from snnlearn.rules import RULES, Contrast, LocalHead, NoiseEstimate, RateTarget
 
 STEPS, BATCH, CLASSES = 5, 3, 3
@@ -169,8 +170,7 @@ def rewards(batch: int = BATCH) -> Tensor:
 
 def show(net: nn.Module, y: Tensor, reward: Tensor | None = None) -> None:
     """Show targets [B] and rewards [B] to whatever learns from them."""
-    show_target(net, y)
-    show_reward(net, rewards(len(y)) if reward is None else reward)
+    nets.show(net, y, rewards(len(y)) if reward is None else reward)
 
 
 def taught(net: nn.Module, x: Iterable[Tensor], y: Tensor, reward: Tensor | None = None) -> dict[str, Tensor]:
@@ -199,7 +199,7 @@ def learned(
 ) -> dict[str, Tensor]:
     """The gradient of one sequence that a learner hands to its optimizer, every step learning."""
     learner, recorder = learner_of(net, every_step(rule))
-    show_reward(net, rewards(x.shape[1]) if reward is None else reward)
+    nets.show(net, reward=rewards(x.shape[1]) if reward is None else reward)
     learner.learn(x, y, **options)
     (gradient,) = recorder.seen
     return gradient

@@ -32,6 +32,7 @@ from snnlearn import (
     reset,
 )
 from snnlearn.nn import stateful_modules
+from snnlearn.nn.signal_hub import as_reward, readers_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -66,6 +67,14 @@ def live_input(
 def labels(batch: int, classes: int = 3, device: torch.device | str = "cpu") -> Tensor:
     """Labels 0, 1, 2, 0, ... [B]."""
     return torch.arange(batch, device=device) % classes
+
+
+def show(net: nn.Module, target: Tensor | None = None, reward: Tensor | float | None = None) -> None:
+    """Show the target, or take it away, and a reward to whatever learns from them, under any rule: maybe to nobody."""
+    for hub in readers_of(net, "target"):
+        hub.target = target
+    for hub in readers_of(net, "reward") if reward is not None else []:
+        hub.reward = as_reward(reward)
 
 
 def loop_gradients(net: nn.Module, x: Tensor, y: Tensor, loss: Loss = F.cross_entropy) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 import types
@@ -31,6 +32,9 @@ NOT_NEEDED = ["hydra", "omegaconf", "tensorboard", "sklearn", "torchvision", "ma
 FILE_LINES, FUNCTION_LINES = 400, 50
 BROAD = {"Exception", "BaseException", "everything"}
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve"}
+# Folders of which every file belongs into the repository, but for those in a folder that a tool keeps for itself.
+KEPT = ["snnlearn", "tests", "configs", "scripts", "notebooks", "benchmarks", "docs"]
+CACHES = {"__pycache__", ".ipynb_checkpoints", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"}
 # Environment variables read in the package and the scripts; docs/environment.md lists the same ones.
 ENVIRONMENT_HOME = ROOT / "docs" / "environment.md"
 # Public names whose docstring needs no example: containers that functions with an example return or take,
@@ -161,6 +165,23 @@ def layer_of(path: Path) -> str:
     return parts[0] if len(parts) > 1 else ""
 
 
+def git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    return subprocess.run(["git", *words], cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def ignored_files(root: Path) -> list[str]:
+    """Files in the source folders under `root` that git leaves out of commits, or would if they were new; no caches.
+
+    What a user ignores everywhere does not count, only the repository's own rules.
+    """
+    words = ["-c", "core.excludesFile=/dev/null", "ls-files", "-z", "--ignored", "--exclude-standard"]
+    listed = [git(root, *words, kind, "--", *KEPT) for kind in ("--others", "--cached")]
+    assert [done.stderr for done in listed if done.returncode] == []
+    names = {name for done in listed for name in done.stdout.split("\0") if name}
+    return sorted(name for name in names if not CACHES & {*Path(name).parts})
+
+
 def test_there_is_a_package_to_look_at() -> None:
     """A pattern that matches no file would let every test below pass."""
     assert len(FILES) > 20
@@ -216,6 +237,33 @@ def test_every_public_name_exists_and_is_full() -> None:
     assert len(module.__all__) == len(set(module.__all__)) > 30
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
     assert [name for name in module.__all__ if re.search(r"_$|^_(?!_)", name)] == []
+
+
+def test_no_source_file_is_ignored_by_git() -> None:
+    """A pattern such as `data/` for a folder at the top also hides new files in tests/data and snnlearn/data."""
+    if shutil.which("git") is None:
+        pytest.skip("there is no git here to ask")
+    top = git(ROOT, "rev-parse", "--show-toplevel")
+    if top.returncode or Path(top.stdout.strip()).resolve() != ROOT:
+        pytest.skip(f"{ROOT} is no git checkout: {top.stderr.strip() or top.stdout.strip()}")
+    assert ignored_files(ROOT) == []
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here to ask")
+def test_the_check_for_ignored_files_sees_them(tmp_path: Path) -> None:
+    for name in ("tests/data/test_new.py", "tests/data/__pycache__/test_new.pyc", "docs/page.md", "data/big.bin"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    git(tmp_path, "init")
+    for rules, hidden in (
+        ("__pycache__/\n/data/\n", []),
+        ("__pycache__/\ndata/\n", ["tests/data/test_new.py"]),
+        ("*.md\n*.pyc\n", ["docs/page.md"]),
+    ):
+        (tmp_path / ".gitignore").write_text(rules)
+        assert ignored_files(tmp_path) == hidden
+    git(tmp_path, "add", "--force", "docs/page.md")
+    assert ignored_files(tmp_path) == ["docs/page.md"]  # in the repository, but its neighbours would not be
 
 
 SNAPSHOT = """

@@ -5,6 +5,7 @@ doi:10.1038/s42256-021-00397-w: two leads, each with a channel of rises and one 
 """
 
 import logging
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -88,15 +89,17 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
             f"there is no file {path}: give dataset.root (or root) the folder that holds QTDB_train.mat and "
             "QTDB_test.mat, from data/ of github.com/byin-cwi/Efficient-spiking-networks; nothing is downloaded"
         )
+    damaged = (MatReadError, zlib.error, ValueError, OSError, EOFError, LookupError, TypeError, NotImplementedError)
     try:
         content = loadmat(path)
         inputs, labels = content["x"], content["y"]
-    except (MatReadError, ValueError, OSError, EOFError, KeyError, TypeError, NotImplementedError) as error:
+    except damaged as error:
         raise DataError(f"{path} is damaged, or no MATLAB file with x and y ({error}): get it again") from error
     fits = inputs.ndim == labels.ndim == 3 and inputs.shape[:2] == labels.shape[:2]
-    if not fits or inputs.shape[2] != CHANNELS or labels.shape[2] != len(CLASSES):
+    if not fits or not inputs.size or inputs.shape[2] != CHANNELS or labels.shape[2] != len(CLASSES):
         raise DataError(
-            f"{path} holds x {inputs.shape} and y {labels.shape}; x is [N, T, {CHANNELS}] and y [N, T, {len(CLASSES)}]"
+            f"{path} holds x {inputs.shape} and y {labels.shape}; x is [N, T, {CHANNELS}] and y [N, T, {len(CLASSES)}] "
+            "of one segment at least: get the file again"
         )
     named = labels.sum(axis=2)
     if named.max() > 1 or labels.min() < 0:

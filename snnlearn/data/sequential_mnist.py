@@ -6,6 +6,7 @@ The permuted form is that of Le, Jaitly and Hinton 2015, doi:10.48550/arXiv.1504
 import gzip
 import logging
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from snnlearn.data.tasks.options import Split, check_split
 logger = logging.getLogger("snnlearn.data")
 
 PIXELS = 28 * 28
+CLASSES = 10
 HELD_OUT = 0.1
 FILES = {"train": "train", "test": "t10k"}
 
@@ -61,7 +63,7 @@ class SequentialMNIST(SequenceDataset):
         self.order = np.random.default_rng(seed).permutation(PIXELS) if permuted else np.arange(PIXELS)
         self.images = images.reshape(len(images), PIXELS)
         title = f"{'psmnist' if permuted else 'smnist'}{'-t10k' if self.only_test_images else ''}"
-        super().__init__(f"{title} {split}", title, chunk, tuple(map(str, range(10))), labels, chance=0.1)
+        super().__init__(f"{title} {split}", title, chunk, tuple(map(str, range(CLASSES))), labels, chance=0.1)
         log = logger.warning if self.only_test_images else logger.info
         log("%s", self.describe())
 
@@ -95,6 +97,8 @@ def _read(root: Path, split: Split) -> tuple[np.ndarray, np.ndarray, bool]:
             f"{folder}: {len(labels)} labels for {prefix} images of shape {images.shape}; MNIST has one label for each "
             "of its images of 28 x 28: get the files again"
         )
+    if labels.max() >= CLASSES:
+        raise DataError(f"{folder}: a label {labels.max()} for a {prefix} image; MNIST has 0 to 9: get the files again")
     if not alone:
         return images, labels, False
     train, test = stratified_split(labels, HELD_OUT, seed=0)
@@ -131,7 +135,7 @@ def _tensor(folder: Path, prefix: str, kind: str, read: Callable[[str], Tensor])
             plain.write(gzip.decompress(path.read_bytes()))
             plain.flush()
             return read(plain.name)
-    except (OSError, EOFError, ValueError, TypeError, AssertionError, RuntimeError, KeyError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, TypeError, AssertionError, RuntimeError, KeyError) as error:
         raise DataError(f"{path} is damaged or no file of MNIST ({error}): get it again") from error
 
 

@@ -74,19 +74,8 @@ def check_update(update: Any, rule: LearningRule) -> None:
         )
 
 
-def check_optimizer(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise ValueError for an optimizer that holds nothing of `net`."""
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not any(id(p) in held for p in net.parameters()):
-        raise ValueError(
-            "the optimizer holds none of the network's parameters, so nothing would be learned; build it from "
-            "net.parameters() of the network you pass"
-        )
-
-
 __all__ = [
     "add_signal_parameters",
-    "check_optimizer",
     "check_reward",
     "check_update",
     "refuse_non_finite",

@@ -29,6 +29,7 @@ from snnlearn.engine.fidelity_report import (
 from snnlearn.engine.learner import OnlineLearner
 from snnlearn.engine.losses import SequenceLoss, StepLoss
 from snnlearn.engine.yardsticks import Problem, Yardsticks, innermost, working_copy
+from snnlearn.functional.arguments import is_whole
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.signal_hub import SignalError
@@ -193,7 +194,7 @@ def _rows(
         claimed = claims.get(parameter, ReportRow(parameter, "none", False, "none", "the report has no row for it"))
         layer, depth = layers[parameter]
         subject = judged[parameter] if parameter in judged else torch.zeros_like(reference)
-        state, error = _check(claimed, subject, yardsticks, rule.online, floor)
+        state, error = _check(claimed, subject, yardsticks, rule, floor)
         agreement = compare(gradient, reference, floor)
         rate = rates.get(layer)
         rows.append(
@@ -206,13 +207,13 @@ def _rows(
 
 
 def _check(
-    claimed: ReportRow, gradient: Tensor, yardsticks: Yardsticks, online: bool, floor: float
+    claimed: ReportRow, gradient: Tensor, yardsticks: Yardsticks, rule: LearningRule, floor: float
 ) -> tuple[str, float | None]:
     """Return what became of a claim, and the relative error against its yardstick."""
     if not claimed.exact:
         return APPROXIMATE, None
     bound = BOUNDS.get(gradient.dtype)
-    reference = yardsticks.named(claimed.parameter, claimed.yardstick, online)
+    reference = yardsticks.named(claimed.parameter, claimed.yardstick, rule.online, rule.window)
     if reference is None:
         return UNCHECKED, None
     error = compare(gradient, reference, floor).error
@@ -227,6 +228,8 @@ def _named(rules: Iterable[LearningRule]) -> dict[str, LearningRule]:
     """Return the rules by name; of several with one name the later ones are numbered."""
     if isinstance(rules, LearningRule):
         raise TypeError(f"rules is one rule, {rules.name}: pass several or a list of one; write rules=[rule]")
+    if not isinstance(rules, Iterable) or isinstance(rules, str):
+        raise TypeError(f"rules={rules!r}: it takes a list of rule objects; write rules=[SLTT(), OTTT()]")
     named: dict[str, LearningRule] = {}
     for rule in rules:
         if not isinstance(rule, LearningRule):
@@ -241,10 +244,13 @@ def _named(rules: Iterable[LearningRule]) -> dict[str, LearningRule]:
 def _lengths(lengths: Sequence[int] | None, steps: int) -> list[int]:
     if lengths is None:
         return sorted({max(1, steps // 4), max(1, steps // 2), steps})
-    wrong = [length for length in lengths if not (isinstance(length, int) and 1 <= length <= steps)]
-    if wrong or not lengths:
-        raise ValueError(f"lengths={list(lengths)!r}: whole numbers from 1 to T, which is {steps}; write [{steps}]")
-    return sorted(set(lengths))
+    given = list(lengths) if isinstance(lengths, Iterable) and not isinstance(lengths, str) else []
+    if not given or not all(is_whole(length, 1) and length <= steps for length in given):
+        raise ValueError(
+            f"lengths={lengths!r}: a list of whole numbers from 1 to T, which is {steps}, or None for T/4, T/2 and T; "
+            f"write lengths=[{steps}]"
+        )
+    return sorted(set(map(int, given)))
 
 
 def _layers(problem: Problem) -> dict[str, tuple[str, int]]:

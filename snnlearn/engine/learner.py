@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snnlearn.engine.arguments import check_loss, check_optimizer
 from snnlearn.engine.checks import (
     add_signal_parameters,
-    check_optimizer,
     check_reward,
     check_update,
     refuse_non_finite,
@@ -18,7 +18,7 @@ from snnlearn.engine.checks import (
 )
 from snnlearn.engine.chunked import Piece, check_chunk, pieces_of, refuse_unfoldable, run_piece
 from snnlearn.engine.gathering import Gathering
-from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss
+from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss, taught
 from snnlearn.engine.schedule import chosen_steps
 from snnlearn.engine.sequence import (
     Meter,
@@ -30,8 +30,9 @@ from snnlearn.engine.sequence import (
     sequence_length,
 )
 from snnlearn.engine.window import Window
+from snnlearn.functional.arguments import is_number
 from snnlearn.nn.block import ETBlock
-from snnlearn.nn.signal_hub import hubs_of
+from snnlearn.nn.signal_hub import as_reward, hubs_of
 from snnlearn.nn.state import non_finite_state, reset, stashed_state
 from snnlearn.rules.attach import check_types
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
@@ -53,7 +54,7 @@ class OnlineLearner:
     `chunk` K steps are run at once, with the same numbers and much faster (`snnlearn.functional.chunk`); a k is a
     multiple of it, and layers that would mean something else are refused.
     `clip_norm` bounds the gradient's norm once per update. `report` says how each parameter learns. Raises
-    RuleChoiceError for BPTT with update=k, ValueError for the rest.
+    RuleChoiceError for BPTT with update=k, TypeError for a loss or an optimizer that is none, ValueError for the rest.
 
     >>> from snnlearn import ETBlock, ETLinear, LI, OTTT
     >>> net = ETBlock(ETLinear(3, 2), LI())
@@ -74,8 +75,9 @@ class OnlineLearner:
     ) -> None:
         check_types(net, rule)
         check_update(update, rule)
-        if clip_norm is not None and not clip_norm > 0:
+        if clip_norm is not None and not (is_number(clip_norm) and clip_norm > 0):
             raise ValueError(f"clip_norm={clip_norm!r}: the bound on the gradient's norm is above 0; or leave it None")
+        check_loss(loss)
         check_optimizer(net, optimizer)
         self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
         self.update, self.clip_norm, self.chunk = update, clip_norm, check_chunk(chunk, update, rule)
@@ -101,9 +103,10 @@ class OnlineLearner:
         """Learn from one batch of sequences and return its figures.
 
         `x` [T, B, ...], or any iterable of [B, ...], which is streamed; `y` the target of every step, or with
-        `per_step_target` one target per step, None for a step that teaches nothing. State starts afresh unless
-        `keep_state`, which continues a longer sequence (under BPTT the gradient is cut at the seam). `restarts` [T, B]
-        is true where a row begins another sequence before a step, as where sequences are packed. An empty batch
+        `per_step_target` one target per step, None for a step that teaches nothing, as does one whose labels are all
+        `MISSING_LABEL` (-100). State starts afresh unless `keep_state`, which continues a longer sequence (under BPTT
+        the gradient is cut at the seam). `restarts` [T, B] is true where a row begins another sequence before a step,
+        as where sequences are packed. An empty batch
         changes nothing. Raises NonFiniteError, with state reset and no weight changed by the update it stops, when
         an input, loss, state or gradient is not finite.
         """
@@ -197,8 +200,8 @@ class OnlineLearner:
         with self._failing_clean():
             refuse_non_finite(x_t)
             for hub in self._hubs:
-                hub.reward = None if reward is None else torch.as_tensor(reward)
-            output, loss = self._forward(x_t, NO_TARGET if y_t is None else y_t, run)
+                hub.reward = None if reward is None else as_reward(reward)
+            output, loss = self._forward(x_t, NO_TARGET if y_t is None else taught(y_t), run)
             if loss is not None:
                 if learns:
                     self._learned = True

@@ -1,19 +1,26 @@
 """The loss of a sequence: the mean of step losses, on a readout that needs no memory of the sequence."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from snnlearn.functional.losses import advance_running_mean, mean_squared_error, step_loss
+from snnlearn.functional.arguments import is_number, is_whole
+from snnlearn.functional.losses import advance_running_mean, is_labelled, mean_squared_error, step_loss
 
 CRITERIA = ("cross_entropy", "mse", "mix", "squared_error")
 READOUTS = ("step", "running_mean")
 
 NO_TARGET = object()
 """Stands for the target of a step that teaches nothing."""
+
+TARGETS = (
+    "labels [B] (int64) or numbers [B, C] for all steps, or with per_step_target=True one such target per step, "
+    "None for a step that teaches nothing"
+)
+"""What `y` may be, for messages."""
 
 StepLoss = Callable[[Any, Any], Tensor]
 """Any function of (output of a step, target) that returns a scalar, such as `F.cross_entropy`."""
@@ -43,12 +50,12 @@ class SequenceLoss:
     ) -> None:
         _one_of("criterion", criterion, CRITERIA)
         _one_of("readout", readout, READOUTS)
-        if not 0.0 <= mse_weight <= 1.0:
+        if not (is_number(mse_weight) and 0.0 <= mse_weight <= 1.0):
             raise ValueError(f"mse_weight={mse_weight!r}: the share of the squared error lies in [0, 1]; write 0.05")
-        if not 0.0 <= label_smoothing < 1.0:
+        if not (is_number(label_smoothing) and 0.0 <= label_smoothing < 1.0):
             raise ValueError(f"label_smoothing={label_smoothing!r}: it lies in [0, 1); write 0.1")
-        if last_steps is not None and last_steps < 1:
-            raise ValueError(f"last_steps={last_steps!r}: at least one step has to count; write 1, or None for all")
+        if last_steps is not None and not is_whole(last_steps, 1):
+            raise ValueError(f"last_steps={last_steps!r}: at least one step, a whole number; write 1, or None for all")
         self.criterion, self.readout, self.last_steps = criterion, readout, last_steps
         self.label_smoothing = label_smoothing
         self.mse_weight = {"cross_entropy": 0.0, "mse": 1.0, "mix": mse_weight}.get(criterion, 0.0)
@@ -122,6 +129,37 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r}: choose one of {', '.join(allowed)}; write {name}={allowed[0]!r}")
 
 
+def taught(target: Any) -> Any:
+    """Return a step's target, or NO_TARGET where every label in it is `MISSING_LABEL`: such a step has no loss.
+
+    The mean over no sequence is no number, so the step is left out like one without a target. Steps with some labels
+    have the mean over the sequences that have one. On a GPU this waits for the device: ask once for a target that
+    stays (`taught_steps` for a tensor of all steps).
+
+    >>> taught(torch.tensor([-100, -100])) is NO_TARGET, taught(torch.tensor([-100, 1])) is NO_TARGET
+    (True, False)
+    """
+    missing = _is_labels(target) and not bool(is_labelled(target).any())
+    return NO_TARGET if missing else target
+
+
+def taught_steps(targets: Any) -> Iterator[Any]:
+    """Yield the target of each step out of `targets`, a tensor [T, B, ...] or an iterable; None becomes NO_TARGET.
+
+    >>> [target is NO_TARGET for target in taught_steps([None, torch.tensor([1]), torch.tensor([-100])])]
+    [True, False, True]
+    """
+    if _is_labels(targets) and targets.dim() > 1:
+        labelled = is_labelled(targets).flatten(1).any(1).tolist()
+        yield from (target if has else NO_TARGET for target, has in zip(targets, labelled, strict=True))
+    else:
+        yield from (NO_TARGET if target is None else taught(target) for target in targets)
+
+
+def _is_labels(target: Any) -> bool:
+    return isinstance(target, Tensor) and not target.is_floating_point() and target.numel() > 0
+
+
 class LossRun:
     """One sequence or stream under a loss, plain function or `SequenceLoss` alike.
 
@@ -146,8 +184,21 @@ class LossRun:
         """Return the loss of this step, or None when it has NO_TARGET or does not count."""
         if isinstance(self.loss, SequenceLoss):
             seen = self.loss.observe(output)
-            return None if target is NO_TARGET or not self.loss.counts else self.loss(seen, target)
-        return None if target is NO_TARGET else self.loss(output, target)
+            return None if target is NO_TARGET or not self.loss.counts else self._value(seen, target)
+        return None if target is NO_TARGET else self._value(output, target)
+
+    def _value(self, output: Any, target: Any) -> Tensor:
+        try:
+            return self.loss(output, target)
+        except (TypeError, AttributeError) as error:
+            if isinstance(target, Tensor):
+                raise
+            what = "no target (y is None)" if target is None else f"a {type(target).__name__} as target"
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
+            raise TypeError(
+                f"the loss {name} was given {what} and cannot compute with that: pass y as a tensor, {TARGETS}; "
+                f"predict(x) runs without a target"
+            ) from error
 
     def detach(self) -> None:
         """Make what the loss remembers a constant to the steps that follow."""
@@ -163,4 +214,14 @@ class LossRun:
                 self.loss.reset(rows)
 
 
-__all__ = ["CRITERIA", "NO_TARGET", "READOUTS", "LossRun", "SequenceLoss", "StepLoss"]
+__all__ = [
+    "CRITERIA",
+    "NO_TARGET",
+    "READOUTS",
+    "TARGETS",
+    "LossRun",
+    "SequenceLoss",
+    "StepLoss",
+    "taught",
+    "taught_steps",
+]

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from snnlearn.engine.losses import LossRun, StepLoss
 from snnlearn.engine.sequence import sequence_length, steps_of
+from snnlearn.functional.arguments import is_whole
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.connection import Connection
 from snnlearn.nn.neuron import Neuron
@@ -33,6 +34,7 @@ def bptt_gradients(
     per_step_target: bool = False,
     cut_recurrent: bool = False,
     cut_mean: bool = False,
+    window: int | None = None,
 ) -> dict[str, Tensor]:
     """Return autograd's gradient of the sequence loss for every parameter that requires one, by name.
 
@@ -40,24 +42,30 @@ def bptt_gradients(
     the sequence is the mean over its counted steps. `cut` names modules whose neurons take the state of the step
     before as a constant, or "all" for every neuron (and the loss's running mean); `cut_recurrent` makes every
     recurrent connection take the spikes of the step before as a constant, as cutting its whole block does; `cut_mean`
-    takes the running mean as online rules do, its past a constant. State, traces, buffers and `.grad` of `net` stay as
-    they were. Raises ValueError for a name in `cut` without neurons.
+    takes the running mean as online rules do, its past a constant; `window` cuts every edge, the mean's too, between
+    windows of so many steps. State, traces, buffers and `.grad` of `net` stay as
+    they were. Raises ValueError for a name in `cut` without neurons and for a window that is no whole number from 1.
 
     >>> from snnlearn import ETBlock, ETLinear, LI
     >>> net = ETBlock(ETLinear(3, 2), LI())
     >>> sorted(bptt_gradients(net, torch.ones(5, 4, 3), torch.tensor([0, 1, 0, 1])))
     ['connection.bias', 'connection.weight']
     """
-    carriers = _carriers_to_cut(net, cut)
+    if window is not None and not is_whole(window, 1):
+        raise ValueError(f"window={window!r}: a whole number of steps from 1, or None for no window; write window=10")
+    carriers, every = _carriers_to_cut(net, cut), _carriers_to_cut(net, "all")
     if cut_recurrent:
         carriers += [module for module in net.modules() if isinstance(module, ETRecurrent)]
     named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
     with _plain(net), torch.enable_grad():
         run = LossRun(loss, sequence_length(x), through_time=cut != "all" and not cut_mean)
         losses = []
-        for x_t, target in steps_of(x, y, per_step_target):
-            for carrier in carriers:
+        for step, (x_t, target) in enumerate(steps_of(x, y, per_step_target)):
+            begins = window is not None and step % window == 0
+            for carrier in every if begins else carriers:
                 _cut(carrier)
+            if begins:
+                run.detach()
             step_loss = run.step(net(x_t), target)
             if step_loss is not None:
                 losses.append(step_loss)

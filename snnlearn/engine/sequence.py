@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snnlearn.engine.losses import NO_TARGET
+from snnlearn.engine.losses import taught, taught_steps
 from snnlearn.functional.losses import is_labelled
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.neuron import Neuron
@@ -71,14 +71,15 @@ def sequence_length(x: Any) -> int | None:
 def steps_of(x: Iterable[Tensor], y: Any, per_step_target: bool) -> Iterator[tuple[Tensor, Any]]:
     """Yield (x_t, target of step t): y itself at every step, or its t-th entry with `per_step_target`.
 
-    An entry None means that the step has no target.
+    An entry None means that the step has no target, and so do labels that are all missing: NO_TARGET.
 
     `x` tensor [T, B, ...] or any iterable of [B, ...]. Raises ValueError when the lengths differ or T is 0.
 
     >>> [int(target) for _, target in steps_of(torch.zeros(2, 1), torch.tensor([4, 5]), per_step_target=True)]
     [4, 5]
     """
-    targets = iter(y) if per_step_target else None
+    targets = taught_steps(_per_step(y)) if per_step_target else None
+    y = y if per_step_target else taught(y)
     steps = 0
     for x_t in x:
         steps += 1
@@ -92,11 +93,21 @@ def steps_of(x: Iterable[Tensor], y: Any, per_step_target: bool) -> Iterator[tup
                 f"the targets ended after {steps - 1} steps and the input goes on: with per_step_target there is one "
                 f"target per step; pass y of shape [T, B, ...], or per_step_target=False for one label a sequence"
             ) from None
-        yield x_t, NO_TARGET if target is None else target
+        yield x_t, target
     if steps == 0:
         raise ValueError("the sequence has no steps (T = 0): there is nothing to learn or predict; pass T >= 1")
-    if targets is not None and next(targets, None) is not None:
+    if targets is not None and next(targets, targets) is not targets:
         raise ValueError(f"the input ended after {steps} steps and there are more targets; pass as many as steps")
+
+
+def _per_step(y: Any) -> Any:
+    if not isinstance(y, Iterable) or (isinstance(y, Tensor) and y.dim() == 0):
+        got = "a tensor without dimensions" if isinstance(y, Tensor) else repr(y)
+        raise TypeError(
+            f"per_step_target=True with y={got}: it takes one target per step; pass y of shape [T, B, ...] or a list "
+            f"of T targets, None for a step that teaches nothing"
+        )
+    return y
 
 
 def map_outputs(function: Any, *outputs: Any) -> Any:

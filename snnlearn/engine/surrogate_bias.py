@@ -28,7 +28,6 @@ As a check of the machinery the spikes of a copy are replaced by the primitive o
 resets are attached: that network's loss is smooth, BPTT is its true gradient and has to equal finite differences.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -42,6 +41,7 @@ from snnlearn.engine.oracle import bptt_gradients
 from snnlearn.engine.sequence import Meter, steps_of
 from snnlearn.engine.surrogate_report import BiasRow, SurrogateBiasReport
 from snnlearn.engine.yardsticks import Problem, working_copy
+from snnlearn.functional.arguments import is_number, is_whole
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.state import reset
@@ -92,12 +92,12 @@ def surrogate_bias(
 
 
 def _check_arguments(pairs: int, sigma: float, tensors: int) -> None:
-    if pairs < 4 * tensors:
+    if not is_whole(pairs, 4 * tensors):
         raise ValueError(
             f"pairs={pairs} for {tensors} parameter tensors: each takes a regression of its own, so at least "
             f"{4 * tensors} are needed; write pairs={max(256, 4 * tensors)}"
         )
-    if not (math.isfinite(sigma) and sigma > 0):
+    if not (is_number(sigma) and sigma > 0):
         raise ValueError(f"sigma={sigma!r}: the share by which weights are changed is above 0; write sigma=0.05")
 
 

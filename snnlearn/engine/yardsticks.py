@@ -5,7 +5,7 @@ as before afterwards.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,9 +20,9 @@ from snnlearn.nn.state import stashed_state
 from snnlearn.rules.attach import attach
 from snnlearn.rules.bptt import BPTT
 from snnlearn.rules.wiring import places_of
-from snnlearn.rules.yardsticks import CUT_ALL, CUT_BEYOND, CUT_LATER, FULL, RECURRENT_CUT
+from snnlearn.rules.yardsticks import CUT_ALL, CUT_BEYOND, CUT_LATER, CUT_WINDOWS, FULL, RECURRENT_CUT
 
-CUTS = {FULL: "none", CUT_ALL: "all", CUT_LATER: "later", CUT_BEYOND: "beyond"}
+CUTS = {FULL: "none", CUT_ALL: "all", CUT_LATER: "later", CUT_BEYOND: "beyond", CUT_WINDOWS: "windows"}
 """Every yardstick that a claim can be checked against, by its name in a report, and the blocks that it cuts.
 
 Each may end in `RECURRENT_CUT`. Any other name is not checked.
@@ -51,10 +51,11 @@ class Problem:
         dtype: torch.dtype | None,
         seed: int = 0,
     ) -> None:
-        if isinstance(batch, Tensor) or len(batch) != 2:
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            length = f" of length {len(batch)}" if isinstance(batch, Sized) else ""
             raise ValueError(
-                f"batch is a {type(batch).__name__} of length {len(batch)}: pass a pair (x, y), x [T, B, ...] and y as "
-                f"for OnlineLearner.learn; write fidelity(net, (x, y), ...)"
+                f"batch is a {type(batch).__name__}{length}: pass a pair (x, y), x [T, B, ...] and y as for "
+                f"OnlineLearner.learn; write fidelity(net, (x, y), ...)"
             )
 
         def cast(value: Any) -> Any:
@@ -144,7 +145,7 @@ class Yardsticks:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.net, self.aliases = _untied(problem.net)
-        self._found: dict[tuple[str | tuple[str, ...], bool, bool], dict[str, Tensor]] = {}
+        self._found: dict[tuple[str | tuple[str, ...], bool, bool, int | None], dict[str, Tensor]] = {}
 
     @property
     def full(self) -> dict[str, Tensor]:
@@ -152,33 +153,39 @@ class Yardsticks:
         gradients = self._gradients((), False, False)
         return {name: torch.stack([gradients[part] for part in parts]).sum(0) for name, parts in self.aliases.items()}
 
-    def named(self, parameter: str, yardstick: str, online: bool) -> Tensor | None:
+    def named(self, parameter: str, yardstick: str, online: bool, window: int | None = None) -> Tensor | None:
         """Return the gradient of `parameter` by `yardstick`, or None where that name says nothing here.
 
-        `online` takes the running mean of a `SequenceLoss` as online rules do: what came before as a constant.
+        `online` takes the running mean of a `SequenceLoss` as online rules do: what came before as a constant. `window`
+        the steps of a window, for the yardstick that is cut between windows.
         """
         recurrent = yardstick.endswith(RECURRENT_CUT)
         cut = CUTS.get(yardstick.removesuffix(RECURRENT_CUT))
         if cut is None or parameter not in self.aliases:
             return None
+        window = window if cut == "windows" else None
+        if cut == "windows" and window is None:
+            return None
         parts = []
         for alias in self.aliases[parameter]:
-            if cut in ("none", "all"):
+            if cut in ("none", "all", "windows"):
                 named: str | tuple[str, ...] | None = "all" if cut == "all" else ()
             else:
                 named = _carriers_beyond(self.net, alias, with_next=cut == "beyond")
             if named is None:
                 return None
-            parts.append(self._gradients(named, recurrent, online)[alias])
+            parts.append(self._gradients(named, recurrent, online, window)[alias])
         return torch.stack(parts).sum(0)
 
-    def _gradients(self, cut: str | tuple[str, ...], recurrent: bool, mean: bool) -> dict[str, Tensor]:
-        key = (cut, recurrent, mean)
+    def _gradients(
+        self, cut: str | tuple[str, ...], recurrent: bool, mean: bool, window: int | None = None
+    ) -> dict[str, Tensor]:
+        key = (cut, recurrent, mean, window)
         if key not in self._found:
             problem = self.problem
             with problem.drawing():
                 self._found[key] = bptt_gradients(
-                    self.net, problem.x, problem.y, problem.loss, cut, problem.per_step_target, recurrent, mean
+                    self.net, problem.x, problem.y, problem.loss, cut, problem.per_step_target, recurrent, mean, window
                 )
         return self._found[key]
 

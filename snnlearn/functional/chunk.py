@@ -1,9 +1,10 @@
 """A chunk of steps at once: the numbers of the step-by-step eligibility, which is touched once per chunk.
 
-**The recurrence.** A unit with hidden values h_t = f(h_{t-1}, y_t), y_t = W x_t + b, and the local Jacobian (A, p, c, r)
-of each step (`Jacobian`: A = dh_t/dh_{t-1}, p = dh_t/dy_t, c = ds_t/dh_{t-1}, r = ds_t/dy_t) has the eligibility E = dh/dW with E_t = A_t E_{t-1} + p_t (x) x_t, and a signal u_t = dL_t/ds_t meets
-Q_t = c_t E_{t-1} + r_t (x) x_t. Weights do not change within a chunk, so its K steps are one linear expression in the
-eligibility E_0 that enters and in the inputs. Sum u_t Q_t over t and write each E_{t-1} out; what multiplies x_t is
+**The recurrence.** A unit with hidden values h_t = f(h_{t-1}, y_t), y_t = W x_t + b, and the `Jacobian` of each step
+(A = dh_t/dh_{t-1}, p = dh_t/dy_t, c = ds_t/dh_{t-1}, r = ds_t/dy_t) has the eligibility E = dh/dW, which follows
+E_t = A_t E_{t-1} + p_t (x) x_t, and a signal u_t = dL_t/ds_t meets Q_t = c_t E_{t-1} + r_t (x) x_t. Weights do not
+change within a chunk, so its K steps are one linear expression in the eligibility E_0 that enters and in the inputs.
+Sum u_t Q_t over t and write each E_{t-1} out; what multiplies x_t is
 
     d_t = r_t u_t + p_t R_t            R_{t-1} = c_t u_t + A_t^T R_t ,   R_K = 0
 

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from snnlearn.functional.arguments import is_number
+
 
 class Spike(torch.autograd.Function):
     """Fire where u >= 0; pass gradients through a surrogate's derivative, backward and forward mode."""
@@ -67,7 +69,7 @@ class Surrogate:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+            if not (is_number(value) and value > 0):
                 raise ValueError(
                     f"{type(self).__name__}({field.name}={value!r}): a surrogate's {field.name} is a finite "
                     f"number above 0, since it scales the bump; write e.g. {type(self).__name__}()"
@@ -318,8 +320,8 @@ class Constant(Surrogate):
     value: float = 1.0
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.value):
-            raise ValueError(f"Constant(value={self.value!r}): the value is a finite number")
+        if not is_number(self.value):
+            raise ValueError(f"Constant(value={self.value!r}): the value is a finite number; write Constant(1.0)")
 
     def derivative(self, u: Float[Tensor, "*units"]) -> Float[Tensor, "*units"]:
         """Return the constant."""

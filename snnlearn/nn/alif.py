@@ -28,6 +28,7 @@ class ALIF(FiringNeuron):
 
     state_names: ClassVar[tuple[str, ...]] = ("v", "b")
     unit_drive: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
     decay = LearnableConstant(FRACTION)
     decay_adaptation = LearnableConstant(FRACTION)
     adaptation = LearnableConstant(POSITIVE)

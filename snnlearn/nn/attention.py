@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from snnlearn.functional.arguments import is_number, is_whole
 from snnlearn.functional.attention import spike_attention
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.connection import ETLinear
+from snnlearn.nn.factory import check_factory
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.state import StateShapeError
 
@@ -19,7 +21,8 @@ class SpikingSelfAttention(nn.Module):
     normalisation for each block (over the last dimension, such as `nn.LayerNorm(F)`), `attention_neuron()` the neuron
     of the product if it is another kind (in the paper one of threshold 0.5, with scale 0.125). Every projection has its
     own trace; the product has no weights and is passed within the step. Raises ValueError unless `heads` divides
-    `features`, StateShapeError for an input that is not [B, N, F].
+    `features`, TypeError for a neuron where what makes one is wanted, StateShapeError for an input that is not [B, N,
+    F].
 
     >>> import torch
     >>> from snnlearn.nn import LIF
@@ -44,11 +47,18 @@ class SpikingSelfAttention(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if heads < 1 or features < 1 or features % heads:
+        if not (is_whole(heads, 1) and is_whole(features, 1)) or features % heads:
             raise ValueError(
-                f"SpikingSelfAttention(features={features}, heads={heads}): every head takes an equal share of the "
-                f"features; write heads as a divisor of features"
+                f"SpikingSelfAttention(features={features!r}, heads={heads!r}): every head takes an equal share of the "
+                f"features; write whole numbers from 1, heads a divisor of features"
             )
+        if not is_number(scale):
+            raise ValueError(f"scale={scale!r}: what the product is multiplied by is a finite number; write 0.125")
+        check_factory("neuron", neuron, "LIF")
+        if attention_neuron is not None:
+            check_factory("attention_neuron", attention_neuron, "LIF")
+        if norm is not None:
+            check_factory("norm", norm, "lambda: nn.LayerNorm(F)")
         self.features, self.heads, self.scale = features, heads, scale
 
         def projection() -> ETBlock:
@@ -56,6 +66,11 @@ class SpikingSelfAttention(nn.Module):
 
         self.query, self.key, self.value = projection(), projection(), projection()
         self.attention_neuron = neuron() if attention_neuron is None else attention_neuron()
+        if not isinstance(self.attention_neuron, Neuron):
+            raise TypeError(
+                f"attention_neuron() made a {type(self.attention_neuron).__name__}: spikes come from a Neuron; write "
+                f"attention_neuron=lambda: LIF(threshold=0.5)"
+            )
         self.output = projection()
 
     def extra_repr(self) -> str:

@@ -17,7 +17,7 @@ from snnlearn.functional.traced_step import CarryDown, GatedStep, Step, TracedSt
 from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.chunked_block import run_chunk
 from snnlearn.nn.connection import Connection, ETLinear
-from snnlearn.nn.eager import run_eagerly
+from snnlearn.nn.eager import EagerModule, run_eagerly
 from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.neuron import Neuron
@@ -31,7 +31,7 @@ from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
-class ETBlock(nn.Module):
+class ETBlock(EagerModule):
     """One timestep of a connection and its neuron: x [B, ...] -> spikes [B, ...].
 
     `connection` an `ETLinear`, `ETConv1d`, `ETConv2d` or other `Connection`; `neuron` any `Neuron`; `norm` a
@@ -57,6 +57,11 @@ class ETBlock(nn.Module):
             raise TypeError(
                 f"ETBlock got {type(neuron).__name__} as neuron: it needs a Neuron, such as LIF(tau=2.0); for a "
                 f"readout without dynamics write Readout(connection)"
+            )
+        if not isinstance(norm, nn.Module | None):
+            raise TypeError(
+                f"ETBlock got {norm!r} as norm: it takes a module between connection and neuron; write e.g. "
+                f"norm=nn.LayerNorm(units)"
             )
         self.connection, self.neuron, self.norm = connection, neuron, norm
         self.signal: Signal | None = None
@@ -249,6 +254,11 @@ class Readout(nn.Module):
 
     def __init__(self, connection: nn.Module) -> None:
         super().__init__()
+        if not isinstance(connection, nn.Module):
+            raise TypeError(
+                f"Readout got {connection!r} as connection: it takes a module with weights; write "
+                f"Readout(nn.Linear(inputs, classes))"
+            )
         self.connection = connection
         self.feedback: Tensor | None = None
 

@@ -148,10 +148,23 @@ def read_constant(name: str, value: ConstantValue, example: str) -> tuple[Tensor
             f"{name} is a Parameter: the neuron makes the parameter of a learned constant itself, so that it stays in "
             f"its range; pass {name}=parameter.detach() and name the constant in learn=(...)"
         )
-    if isinstance(value, str) or not isinstance(value, numbers.Real | Tensor | Sequence):
+    if not _is_made_of_numbers(value):
         raise TypeError(f"{name}={value!r}: pass one number, or one number per unit; write {name}={example}")
     keep = value.dtype if isinstance(value, Tensor) and value.is_floating_point() else torch.get_default_dtype()
     return torch.as_tensor(value, dtype=torch.float64).detach().clone(), keep
+
+
+def _is_made_of_numbers(value: object) -> bool:
+    """Whether `value` is a number, or a tensor or nested list of at least one; the range's own check looks for NaN."""
+    if isinstance(value, Tensor):
+        return value.numel() > 0 and value.dtype != torch.bool and not value.is_complex()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return len(value) > 0 and all(map(_is_made_of_numbers, value)) and len(set(map(_length, value))) == 1
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, Sequence) else -1
 
 
 def number_or_tensor(values: Tensor, dtype: torch.dtype) -> float | Tensor:

@@ -70,6 +70,7 @@ class ContrastiveSignal(Signal):
     torch.Size([])
     """
 
+    reads = ("target",)
     plain: tuple[str, ...] = (*Signal.plain, "block", "below", "joined_at")
     folds = False
     transient: tuple[str, ...] = ("trace", "target_trace", "label_trace", "target_spikes", "state")

@@ -31,6 +31,7 @@ class CubaLIF(FiringNeuron):
 
     state_names: ClassVar[tuple[str, ...]] = ("current", "v")
     unit_drive: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
     decay = LearnableConstant(FRACTION)
     decay_synapse = LearnableConstant(FRACTION)
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from snnlearn.functional.arguments import is_number
 from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.eager import run_eagerly
 from snnlearn.nn.state import Stateful, StateShapeError
@@ -24,7 +25,7 @@ class TimeConstantDropout(Stateful):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0.0 <= p <= 1.0:
+        if not (is_number(p) and 0.0 <= p <= 1.0):
             raise ValueError(f"p={p!r}: the probability of zeroing an element lies in [0, 1]; write p=0.5")
         self.p = p
         self.mask: Tensor | None = None

@@ -15,7 +15,8 @@ class ETEmbedding(Connection, nn.Embedding):
 
     Arguments, initialisation and `state_dict` of `torch.nn.Embedding`; the table `weight` is [V, O]. The trace is that
     of the one-hot input, V numbers per index. The row `padding_idx` gets no gradient. Raises ValueError for `max_norm`,
-    `scale_grad_by_freq` and `sparse`, TypeError for an input that is not made of integers.
+    `scale_grad_by_freq` and `sparse`, TypeError for an input that is not made of integers,
+    IndexError for an index without a row.
 
     >>> ETEmbedding(10, 4)(torch.tensor([[1, 2, 1]])).shape
     torch.Size([1, 3, 4])
@@ -64,7 +65,7 @@ class ETEmbedding(Connection, nn.Embedding):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the rows of the table for indices x; their gradient is the trace's when there is one."""
-        self._refuse_other_than_integers(x)
+        self._refuse_what_is_no_row(x)
         return super().forward(x)
 
     def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
@@ -73,7 +74,7 @@ class ETEmbedding(Connection, nn.Embedding):
 
     def traced_input(self, x: Tensor) -> Tensor:
         """Return the one-hot rows [B, ..., V] of indices x, in the table's dtype."""
-        self._refuse_other_than_integers(x)
+        self._refuse_what_is_no_row(x)
         return F.one_hot(x.long(), self.num_embeddings).to(self.weight.dtype)
 
     def effective_weight(self) -> Tensor:
@@ -88,11 +89,21 @@ class ETEmbedding(Connection, nn.Embedding):
         """Return the matrix product of one-hot rows, by lookup."""
         return Lookup()
 
-    def _refuse_other_than_integers(self, x: Tensor) -> None:
+    def _refuse_what_is_no_row(self, x: Tensor) -> None:
         if x.dtype not in (torch.int32, torch.int64):
             raise TypeError(
                 f"ETEmbedding got an input of {x.dtype}: it looks up whole numbers from 0 to "
                 f"{self.num_embeddings - 1}; write x.long(), or ETLinear for an input that is multiplied"
+            )
+        # On a GPU the comparison would wait for the device at every step; the lookup's own kernel asserts the range.
+        if x.device.type != "cpu" or x.numel() == 0:
+            return
+        low, high = map(int, x.aminmax())
+        if low < 0 or high >= self.num_embeddings:
+            raise IndexError(
+                f"ETEmbedding got indices from {low} to {high} and its table has {self.num_embeddings} rows, so they "
+                f"run from 0 to {self.num_embeddings - 1}; write ETEmbedding({max(high, 0) + 1}, "
+                f"{self.embedding_dim}), or map unknown indices to a row of their own"
             )
 
 

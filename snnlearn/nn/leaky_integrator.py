@@ -28,6 +28,7 @@ class LI(MembraneNeuron):
     """
 
     spiking = False
+    elementwise = True
     decay = LearnableConstant(FRACTION)
 
     def __init__(

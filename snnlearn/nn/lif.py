@@ -142,6 +142,7 @@ class LIF(FiringNeuron):
     """
 
     unit_drive: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
     decay = LearnableConstant(FRACTION)
 
     def __init__(
@@ -194,6 +195,7 @@ class IF(LIF):
     """
 
     unit_drive: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
     decay = 1.0
 
     def __init__(

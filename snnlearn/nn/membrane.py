@@ -21,6 +21,7 @@ from snnlearn.nn.constant import (
 )
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.probe import is_outdated
+from snnlearn.nn.state import StateShapeError
 from snnlearn.nn.time_constant import mean_decay
 
 
@@ -77,11 +78,26 @@ class MembraneNeuron(Neuron):
 
     def initial_state(self, y: Tensor) -> State:
         """Return the hidden values before the first step, shaped like y [B, *units]: `initial_membrane`, else zeros."""
+        self._refuse_other_units(y)
         zeros, start = super().initial_state(y), self.initial_membrane
         if not isinstance(start, Tensor) and start == 0.0:
             return zeros
         place = self.state_names.index("v")
         return (*zeros[:place], zeros[place] + per_unit(start, zeros[place]), *zeros[place + 1 :])
+
+    def _refuse_other_units(self, y: Tensor) -> None:
+        """Raise StateShapeError where a constant per unit is not one for each unit of y [B, *units]."""
+        units = y.shape[1:]
+        for name, constant in learnable_constants(type(self)).items():
+            value = self._buffers.get(name, self._parameters.get(constant.parameter_name))
+            if value is None or value.dim() == 0 or _fits(value.shape, units):
+                continue
+            per_unit = f"[{units[-1]}]" if len(units) == 1 else f"{list(units)}, with 1 where units share it"
+            raise StateShapeError(
+                f"{type(self).__name__}: {name} is given per unit as {list(value.shape)} and the layer before it has "
+                f"units {list(units)}: one number stands for each unit; pass a tensor of shape {per_unit}, or one "
+                f"number for all"
+            )
 
     def constant_derivatives(self, y: Tensor, state: State) -> ConstantDerivatives:
         """Return the derivatives of the step by the constants that it uses, at (y, state); none unless overridden."""
@@ -132,6 +148,13 @@ class MembraneNeuron(Neuron):
                 how = "is learned" if learned else "differs"
                 caveats.append(f"{name} {how} per unit: the factored trace decays with the mean, {mean:.4g}")
         return caveats
+
+
+def _fits(shape: torch.Size, units: torch.Size) -> bool:
+    """Whether a constant of `shape` spreads over `units` and adds none."""
+    if len(shape) > len(units):
+        return False
+    return all(own in (1, unit) for own, unit in zip(reversed(shape), reversed(units), strict=False))
 
 
 __all__ = ["MembraneNeuron"]

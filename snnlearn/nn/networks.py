@@ -4,14 +4,16 @@ for any rule."""
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import nn
 
+from snnlearn.functional.arguments import is_whole
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.connection import Connection, ETLinear
 from snnlearn.nn.convolution import ETConv2d
 from snnlearn.nn.dropout import TimeConstantDropout
+from snnlearn.nn.factory import check_factory
 from snnlearn.nn.leaky_integrator import LI
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.recurrent import ETRecurrent
@@ -84,10 +86,11 @@ def _layered(
     dropout: float,
 ) -> nn.Sequential:
     _require_sizes(inputs=[inputs], hidden=hidden, classes=[classes])
+    check_factory("neuron", neuron, "LIF")
     layers: list[tuple[str, nn.Module]] = [("flatten", nn.Flatten())]
     for number, units in enumerate(hidden, start=1):
         layers.append((f"hidden_{number}", ETBlock(connection(inputs, units), neuron())))
-        if dropout > 0:
+        if dropout != 0:
             layers.append((f"dropout_{number}", TimeConstantDropout(dropout)))
         inputs = units
     layers.append(("readout", _readout(inputs, classes, readout, readout_tau)))
@@ -121,6 +124,7 @@ def convolutional(
     ((3, 3), 64)
     """
     _require_sizes(sensor=sensor, channels=channels, classes=[classes], kernel_size=kernel_size, pool=[pool])
+    check_factory("neuron", neuron, "LIF")
     if any(side % 2 == 0 for side in kernel_size):
         raise ValueError(f"kernel_size {kernel_size}: give odd numbers, so that padding keeps the size")
     rows, columns = (side // pool ** len(channels) for side in sensor[1:])
@@ -135,7 +139,7 @@ def convolutional(
         layers.append((f"convolution_{number}", ETBlock(connection, neuron())))
         if pool > 1:
             layers.append((f"pool_{number}", nn.AvgPool2d(pool)))
-        if dropout > 0:
+        if dropout != 0:
             layers.append((f"dropout_{number}", TimeConstantDropout(dropout)))
         inputs = outputs
     layers.append(("flatten", nn.Flatten()))
@@ -144,12 +148,15 @@ def convolutional(
 
 
 def _readout(inputs: int, classes: int, kind: ReadoutKind, tau: float) -> nn.Module:
+    if kind not in get_args(ReadoutKind):
+        raise ValueError(f"readout={kind!r}: choose one of {', '.join(get_args(ReadoutKind))}; write readout='leaky'")
     if kind == "static":
         return Readout(nn.Linear(inputs, classes))
     return ETBlock(ETLinear(inputs, classes), LI(tau=tau))
 
 
-def _require_sizes(**sizes: Sequence[int]) -> None:
+def _require_sizes(**sizes: object) -> None:
     for name, values in sizes.items():
-        if any(value < 1 for value in values):
-            raise ValueError(f"{name}: got {list(values)}; every size is a whole number >= 1")
+        listed = list(values) if isinstance(values, Sequence) and not isinstance(values, str) else None
+        if listed is None or not all(is_whole(value, 1) for value in listed):
+            raise ValueError(f"{name}: got {values!r}; every size is a whole number >= 1, in a list; write e.g. [64]")

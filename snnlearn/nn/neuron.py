@@ -39,6 +39,8 @@ class Neuron(Stateful):
 
     state_names: ClassVar[tuple[str, ...]] = ()
     spiking: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = False
+    """Whether this very class is known to mix no units, which is not inherited: `attach` looks at the others."""
     transient = ("state",)
 
     def __init__(self, surrogate: Surrogate | None = None) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, State, forward_derivative, jacobian_of
-from snnlearn.functional.surrogates import Constant, Surrogate
+from snnlearn.functional.surrogates import SURROGATES, Constant, Surrogate
 from snnlearn.functional.traced_step import DirectDerivative
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ def refuse_mixing(neuron: "Neuron", unit_shape: tuple[int, ...]) -> None:
     >>> from snnlearn.nn import LIF
     >>> refuse_mixing(LIF(decay=0.5), (3,))
     """
+    if _is_known_to_be_elementwise(neuron):
+        return
     random = _random_point(neuron, unit_shape)
     for surrogate in (neuron.surrogate, Constant(1.0)):
         if _with_surrogate(neuron, surrogate, lambda: _mixes_units(neuron, *random)):
@@ -112,6 +114,12 @@ def refuse_mixing(neuron: "Neuron", unit_shape: tuple[int, ...]) -> None:
                 f"own input and state alone, since a trace belongs to one unit; move the mixing into a connection, or "
                 f"attach SLTT() or BPTT()"
             )
+
+
+def _is_known_to_be_elementwise(neuron: "Neuron") -> bool:
+    """Whether a built-in neuron is as it was written: its class, its step on the instance, its surrogate."""
+    plain = neuron.__dict__.keys().isdisjoint(STEP_NAMES)
+    return plain and vars(type(neuron)).get("elementwise", False) and type(neuron.surrogate) in SURROGATES.values()
 
 
 def parameter_derivatives(neuron: "Neuron", y: Tensor, state: State) -> tuple[DirectDerivative, ...]:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from snnlearn.functional.arguments import is_number
 from snnlearn.functional.signals import rate_signal
 from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.state import Stateful
@@ -45,11 +46,11 @@ class RateRegulariser(Stateful):
 
     def __init__(self, target: float, weight: float) -> None:
         super().__init__()
-        if not 0.0 <= target <= 1.0:
+        if not (is_number(target) and 0.0 <= target <= 1.0):
             raise ValueError(
                 f"target={target!r}: a firing rate is in spikes per step, between 0 and 1; write target=0.1"
             )
-        if not (weight >= 0.0 and weight < float("inf")):
+        if not (is_number(weight) and weight >= 0.0):
             raise ValueError(
                 f"weight={weight!r}: the weight of the rate term is finite and at least 0; write weight=1.0"
             )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from snnlearn.functional.arguments import is_whole
 from snnlearn.functional.eligibility import LinearEligibility
 from snnlearn.functional.weighted_map import Dense, WeightedMap
 from snnlearn.nn.connection import Connection
@@ -36,9 +37,10 @@ class ETRecurrent(Connection, Stateful):
     ) -> None:
         super().__init__()
         for name, size in (("in_features", in_features), ("out_features", out_features)):
-            if size < 1:
+            if not is_whole(size, 1):
                 raise ValueError(
-                    f"{name}={size}: a layer has at least one input and one output; write {name}=1 or more"
+                    f"{name}={size!r}: a layer has a whole number of inputs and outputs, at least one; write {name}=1 "
+                    f"or more"
                 )
         self.in_features, self.out_features, self.self_connections = in_features, out_features, self_connections
         self.weight = nn.Parameter(torch.empty(out_features, in_features))

@@ -46,6 +46,7 @@ class RandomSignal(Signal):
     torch.Size([1, 3])
     """
 
+    reads: tuple[str, ...] = ()
     plain: tuple[str, ...] = (*Signal.plain, "feedback")
 
     def __init__(self, hub: SignalHub, seed: int) -> None:
@@ -72,6 +73,8 @@ class TargetSignal(RandomSignal):
     >>> TargetSignal(hub, 7).respond(torch.ones(1, 2), torch.zeros(1, 3), hub)[0].shape
     torch.Size([1, 3])
     """
+
+    reads = ("target",)
 
     def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return -B y / n."""
@@ -113,6 +116,7 @@ class SymmetricSignal(Signal):
     torch.Size([1, 3])
     """
 
+    reads = ()
     plain: tuple[str, ...] = (*Signal.plain, "readout")
 
     def __init__(self, hub: SignalHub, readout: nn.Module) -> None:
@@ -140,6 +144,7 @@ class AdaptiveSignal(Signal):
     torch.Size([3, 2])
     """
 
+    reads = ()
     transient: tuple[str, ...] = ("values",)
     values: tuple[Tensor, ...] | None = None
 
@@ -177,6 +182,8 @@ class LocalReadoutSignal(Signal):
     >>> signal.respond(torch.ones(1, 2), torch.ones(1, 3), hub)[0].shape
     torch.Size([1, 3])
     """
+
+    reads = ("target",)
 
     def __init__(
         self, hub: SignalHub, features: int, outputs: int, kind: str, loss: str, seed: int, units_last: bool = False
@@ -232,6 +239,7 @@ class NoiseSignal(Signal):
     torch.Size([4, 3])
     """
 
+    reads = ()
     plain: tuple[str, ...] = (*Signal.plain, "estimate", "estimates", "noise", "waiting")
 
     def __init__(self, hub: SignalHub, scale: float, momentum: float, seed: int) -> None:
@@ -292,6 +300,8 @@ class RewardSignal(Signal):
     >>> RewardSignal(hub).respond(torch.ones(1, 2), torch.ones(1, 3), hub)[0]
     tensor([[-2., -2., -2.]])
     """
+
+    reads = ("reward",)
 
     def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return -r / n for every unit."""

@@ -8,6 +8,8 @@ the target, a reward or a loss of the block's own does not see the network's los
 leaves out there changes the readout's gradient alone.
 """
 
+import math
+import numbers
 from typing import Any
 
 import torch
@@ -165,6 +167,8 @@ class Signal(Stateful):
     plain: tuple[str, ...] = ("hub",)
     folds = True
     """Whether the signal can be made for a chunk of steps."""
+    reads: tuple[str, ...] = ("target", "reward")
+    """What the signal may be made from besides the output's error: a subclass that needs less says so."""
 
     def __init__(self, hub: SignalHub) -> None:
         super().__init__()
@@ -224,22 +228,88 @@ def hubs_of(net: nn.Module) -> list[SignalHub]:
     return list({id(m.hub): m.hub for m in net.modules() if isinstance(m, Signal)}.values())
 
 
-def show_target(net: nn.Module, target: Any) -> None:
+def readers_of(net: nn.Module, what: str) -> list[SignalHub]:
+    """Return the hubs of the signals in `net` that are made from `what`, target or reward, each once.
+
+    >>> readers_of(nn.Linear(1, 1), "target")
+    []
+    """
+    return list({id(m.hub): m.hub for m in net.modules() if isinstance(m, Signal) and what in m.reads}.values())
+
+
+def _show(net: nn.Module, what: str, value: Tensor | None, remedy: str) -> None:
+    """Set `what` in every hub that a signal in `net` reads it from; the hub may be that of a larger network."""
+    hubs = readers_of(net, what)
+    if value is not None and not hubs:
+        raise SignalError(
+            f"a {what} was shown to a {type(net).__name__} of which no block learns from a {what}, so it would be "
+            f"lost; {remedy}, pass the network (or a part of it) that the rule was attached to, or leave this call out"
+        )
+    for hub in hubs:
+        setattr(hub, what, value)
+
+
+def show_target(net: nn.Module, target: Tensor | None) -> None:
     """Show the step's target to the blocks that learn from it: labels [B] or numbers [B, C]; None takes it away.
 
-    >>> show_target(nn.Linear(1, 1), torch.tensor([1]))
+    `net` may be a part of the network that the rule was attached to: its blocks share what they are shown. Raises
+    SignalError where no block of `net` learns from a target, TypeError for what is no tensor.
+
+    >>> from snnlearn import ETBlock, ETLinear, LI, LIF, OSTTP, attach
+    >>> net = nn.Sequential(ETBlock(ETLinear(2, 3), LIF()), ETBlock(ETLinear(3, 2), LI()))
+    >>> _ = attach(net, OSTTP()); show_target(net, torch.tensor([1]))
+    >>> hubs_of(net)[0].target
+    tensor([1])
     """
-    for hub in hubs_of(net):
-        hub.target = target if isinstance(target, Tensor) else None
+    if not isinstance(target, Tensor | None):
+        raise TypeError(
+            f"the target shown is a {type(target).__name__}: pass a tensor of labels [B] or numbers [B, C], or None to "
+            f"take it away; write torch.as_tensor(y)"
+        )
+    _show(net, "target", target, "attach OSTTP(), DECOLLE() or another rule with a target or a local readout")
 
 
 def show_reward(net: nn.Module, reward: Tensor | float | None) -> None:
     """Show the step's reward, one number per sample [B] or one for all, to the blocks that learn from it.
 
-    >>> show_reward(nn.Linear(1, 1), 1.0)
+    None takes it away. `net` and SignalError as for `show_target`; raises TypeError for what is no number.
+
+    >>> from snnlearn import ETBlock, ETLinear, LI, LIF, RewardModulated, attach
+    >>> net = nn.Sequential(ETBlock(ETLinear(2, 3), LIF()), ETBlock(ETLinear(3, 2), LI()))
+    >>> _ = attach(net, RewardModulated()); show_reward(net, 1.0)
+    >>> hubs_of(net)[0].reward
+    tensor(1.)
     """
-    for hub in hubs_of(net):
-        hub.reward = None if reward is None else torch.as_tensor(reward)
+    value = None if reward is None else as_reward(reward)
+    _show(net, "reward", value, "attach RewardModulated(), EProp(broadcast='reward') or another with signal='reward'")
 
 
-__all__ = ["Join", "Signal", "SignalError", "SignalHub", "hubs_of", "show_reward", "show_target", "target_of"]
+def as_reward(reward: Tensor | float) -> Tensor:
+    """Return a reward as a tensor; raise TypeError for what is no number, ValueError for one that is not finite.
+
+    >>> as_reward(1.0)
+    tensor(1.)
+    """
+    if isinstance(reward, Tensor):
+        return reward
+    if not isinstance(reward, numbers.Real):
+        raise TypeError(
+            f"the reward is {reward!r}: pass one number, or a tensor with one per sample [B]; write e.g. reward=1.0"
+        )
+    if not math.isfinite(reward):
+        raise ValueError(f"the reward is {reward!r}: every weight would become that; pass a finite number")
+    return torch.as_tensor(reward)
+
+
+__all__ = [
+    "Join",
+    "Signal",
+    "SignalError",
+    "SignalHub",
+    "as_reward",
+    "hubs_of",
+    "readers_of",
+    "show_reward",
+    "show_target",
+    "target_of",
+]

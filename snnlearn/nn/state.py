@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
+from snnlearn.nn.eager import EagerModule
+
 _probes = itertools.count(1)
 
 
@@ -21,7 +23,7 @@ class StateShapeError(ValueError):
     """An input does not fit the state carried from the step before: in mid-sequence shapes stay the same."""
 
 
-class Stateful(nn.Module):
+class Stateful(EagerModule):
     """Base of every module that carries transient state.
 
     `transient` names the attributes: each a tensor whose first dimension is the batch, a tuple of such

@@ -1,11 +1,11 @@
 """From the time constants people write to the decay per step that the equations use."""
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from snnlearn.functional.arguments import is_number
 from snnlearn.nn.constant import ConstantValue, number_or_tensor, read_constant
 
 
@@ -65,7 +65,7 @@ def _resolve(scale: TimeScale, dt: float | None) -> float | Tensor:
         legal = bool(((values > 1) & values.isfinite()).all())
         _require(legal, name, tau, "finite and above 1 (steps), so that 1 - 1/tau lies in (0, 1)", f"{name}=2.0")
         return number_or_tensor(1 - 1 / values, keep)
-    _require(math.isfinite(dt) and dt > 0, "dt", dt, "finite and above 0", "dt=1.0")
+    _require(is_number(dt) and dt > 0, "dt", dt, "finite and above 0", "dt=1.0")
     legal = bool(((values > 0) & values.isfinite()).all())
     _require(legal, name, tau, "finite and above 0, in the unit of dt", f"{name}=20.0, dt=1.0")
     return number_or_tensor(torch.exp(-dt / values), keep)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from snnlearn.functional.arguments import is_number
 from snnlearn.functional.eligibility import LinearEligibility
 from snnlearn.functional.weight_standardization import standardize_weight
 from snnlearn.functional.weighted_map import Convolution, Dense
@@ -13,6 +14,12 @@ from snnlearn.nn.connection import ETLinear
 from snnlearn.nn.convolution import ETConv2d
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
+
+
+def _check_eps(eps: float) -> float:
+    if not (is_number(eps) and eps >= 0):
+        raise ValueError(f"eps={eps!r}: what is added to the variance is a finite number from 0; write eps=1e-4")
+    return eps
 
 
 def _refuse_one_input(weight: Tensor, layer: str, remedy: str) -> None:
@@ -66,7 +73,7 @@ class WeightStandardizedETConv2d(ETConv2d):
         )
         layer = f"WeightStandardizedETConv2d({in_channels}, {out_channels}, {kernel_size}, groups={groups})"
         _refuse_one_input(self.weight, layer, "use ETConv2d, a larger kernel or fewer groups")
-        self.eps = eps
+        self.eps = _check_eps(eps)
         gain = torch.ones(out_channels, device=device, dtype=dtype)
         self.gain = nn.Parameter(gain) if use_gain else None
 
@@ -105,7 +112,7 @@ class WeightStandardizedETLinear(ETLinear):
         super().__init__(in_features, out_features, bias, device, dtype)
         layer = f"WeightStandardizedETLinear({in_features}, {out_features})"
         _refuse_one_input(self.weight, layer, "use ETLinear, or more inputs")
-        self.eps = eps
+        self.eps = _check_eps(eps)
         gain = torch.ones(out_features, device=device, dtype=dtype)
         self.gain = nn.Parameter(gain) if use_gain else None
 

@@ -1,9 +1,9 @@
 """Checks of a rule's own arguments, which speak of them by the names that the caller wrote."""
 
-import math
-import numbers
 from collections.abc import Sequence
+from typing import cast
 
+from snnlearn.functional.arguments import is_number, is_whole
 from snnlearn.rules.legality import RuleChoiceError
 
 
@@ -13,9 +13,9 @@ def check_number(name: str, value: object, example: str) -> float:
     >>> check_number("causal", 1, "1.0")
     1.0
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+    if not is_number(value):
         raise RuleChoiceError(f"{name}={value!r}: a finite number; write {name}={example}")
-    return float(value)
+    return float(cast(float, value))
 
 
 def check_share(name: str, value: object, example: str, below_one: bool = False) -> None:
@@ -36,7 +36,7 @@ def check_steps(name: str, value: object) -> None:
 
     >>> check_steps("steps", 2)
     """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+    if value is not None and not is_whole(value, 1):
         raise RuleChoiceError(f"{name}={value!r}: a whole number of steps from 1; write {name}=5")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from snnlearn.functional.arguments import is_number, is_whole
 from snnlearn.nn.factored_trace import PostTrace
 from snnlearn.rules.arguments import check_number, check_share
 from snnlearn.rules.legality import CHOICES, Point, RuleChoiceError, check
@@ -71,9 +72,9 @@ class NoiseEstimate:
     momentum: float = 0.99
 
     def __post_init__(self) -> None:
-        if not (0 < self.scale < float("inf")):
+        if not (is_number(self.scale) and self.scale > 0):
             raise RuleChoiceError(f"scale={self.scale!r}: the noise has a finite spread above 0; write scale=0.1")
-        if not 0 <= self.momentum < 1:
+        if not (is_number(self.momentum) and 0 <= self.momentum < 1):
             raise RuleChoiceError(f"momentum={self.momentum!r}: it lies in 0 .. 1, below 1; write momentum=0.99")
 
 
@@ -188,7 +189,12 @@ class LearningRule:
 
 
 def _check_numbers(rule: LearningRule) -> None:
-    """Refuse what is no number of its range before it meets a comparison."""
+    """Refuse what is no number of its range, or no object of its kind, before it meets a comparison."""
+    parts = (("post", PostTrace), ("head", LocalHead), ("noise", NoiseEstimate), ("rate", RateTarget))
+    for name, kind in parts:
+        value = getattr(rule, name)
+        if not isinstance(value, kind | None):
+            raise RuleChoiceError(f"{name}={value!r}: it takes {kind.__name__}(...), or None; see its docstring")
     check_share("trace_decay", rule.trace_decay, "0.5")
     pair = rule.filter_decay if isinstance(rule.filter_decay, tuple) else (rule.filter_decay,)
     for decay in pair:
@@ -197,7 +203,7 @@ def _check_numbers(rule: LearningRule) -> None:
     if rule.post is not None:
         for name, value in rule.post._asdict().items():
             check_number(f"post.{name}", value, "0.5")
-    if isinstance(rule.seed, bool) or not isinstance(rule.seed, int) or rule.seed < 0:
+    if not is_whole(rule.seed, 0):
         raise RuleChoiceError(f"seed={rule.seed!r}: a whole number from 0; write seed=0")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from snnlearn.functional.arguments import is_number
 from snnlearn.functional.proximal import advance_average_, proximal_gradient
 
 
@@ -37,12 +38,12 @@ class FPTT(torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer, alpha: float = 0.2, beta: float = 0.5) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
-                f"FPTT wraps an optimizer and got {type(optimizer).__name__}: write "
+                f"FPTT wraps an optimizer and got {_kind_of(optimizer)}: build one and pass it; write "
                 f"FPTT(torch.optim.SGD(net.parameters(), lr=0.1))"
             )
-        if not 0 < alpha < float("inf"):
+        if not (is_number(alpha) and alpha > 0):
             raise ValueError(f"alpha={alpha!r}: the pull is above 0, since the average divides by it; write alpha=0.2")
-        if not 0 < beta <= 1:
+        if not (is_number(beta) and 0 < beta <= 1):
             raise ValueError(f"beta={beta!r}: the share of the new weights lies in (0, 1]; write beta=0.5")
         super().__init__(optimizer.param_groups, {})
         self.optimizer, self.alpha, self.beta = optimizer, alpha, beta
@@ -141,6 +142,10 @@ class FPTT(torch.optim.Optimizer):
             state["average"], state["multiplier"] = value.clone(), torch.zeros_like(value)
         assert weight.grad is not None
         return sign * proximal_gradient(sign * weight.grad, value, state["average"], state["multiplier"], self.alpha)
+
+
+def _kind_of(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 __all__ = ["FPTT"]

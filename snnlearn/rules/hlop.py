@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from snnlearn.functional.arguments import is_number, is_whole
 from snnlearn.functional.hebbian import hebbian_step, orthonormal_rows, remove_subspace
 from snnlearn.functional.synaptic import with_one
 from snnlearn.functional.weighted_map import rows_of
@@ -41,10 +42,25 @@ class HLOP:
     """
 
     def __init__(self, net: nn.Module, components: int | Mapping[str, int] = 10, rate: float = 0.5) -> None:
-        if not 0 < rate <= 1:
+        if not isinstance(net, nn.Module):
+            raise TypeError(
+                f"HLOP(net) got a {type(net).__name__} as net: it keeps the ETBlocks and Readouts of a network; write "
+                f"HLOP(net, components=10)"
+            )
+        if not (is_number(rate) and 0 < rate <= 1):
             raise ValueError(f"rate={rate!r}: Hebbian learning is stable for a rate in (0, 1]; write rate=0.5")
         layers = {name: m for name, m in net.named_modules() if isinstance(m, ETBlock | Readout)}
-        every = dict.fromkeys(layers, components) if isinstance(components, int) else dict(components)
+        if not layers:
+            raise ValueError(
+                f"this {type(net).__name__} has no ETBlock and no Readout, and HLOP keeps their answers; wrap its "
+                f"layers, for example Readout(nn.Linear(...))"
+            )
+        every = dict(components) if isinstance(components, Mapping) else dict.fromkeys(layers, components)
+        if not all(is_whole(number, 1) for number in every.values()):
+            raise ValueError(
+                f"components={components!r}: a whole number of rows from 1, or such a number per block name; write "
+                f"components=10"
+            )
         unknown = sorted(set(every) - set(layers))
         if unknown or not every:
             raise ValueError(f"components names {unknown}: the blocks and readouts of this net are {sorted(layers)}")
@@ -100,6 +116,10 @@ class HLOP:
         For plain descent the same as `project_gradients`. An optimizer that scales each weight on its own, such as
         Adam, or one with weight decay, leaves the projected direction, and is held to it here.
         """
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                f"guard(optimizer) got a {type(optimizer).__name__}: pass the optimizer that steps the network"
+            )
         before: dict[str, Tensor] = {}
 
         def note(*_: Any) -> None:

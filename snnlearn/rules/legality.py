@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from snnlearn.functional.arguments import is_whole
 from snnlearn.functional.signals import LOCAL_LOSSES
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -161,7 +162,7 @@ def _schedule(point: Point) -> Iterator[str]:
         return
     if point.transition == "through_time":
         yield f"learn_on={point.learn_on!r} with transition='through_time': give the loss last_steps instead"
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+    if not is_whole(steps, 1):
         yield f"learn_on={point.learn_on!r} with learn_steps={steps!r}: a whole number of steps from 1; write 5"
 
 
@@ -169,7 +170,7 @@ def _window(point: Point) -> Iterator[str]:
     window = point.window
     if window is None:
         return
-    if not isinstance(window, int) or isinstance(window, bool) or window < 1:
+    if not is_whole(window, 1):
         yield f"window={window!r}: a whole number of steps, at least 1; write window=10"
     if point.transition != "through_time":
         yield (

@@ -6,11 +6,10 @@ Florian 2007 (MSTDPET), doi:10.1162/neco.2007.19.6.1468. Equations, and what a c
 number per synapse and sample.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 
+from snnlearn.functional.arguments import is_number
 from snnlearn.functional.stdp import PairTraces, advance_pair_traces, bounded_change, pairings
 from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.nn.block import ETBlock
@@ -193,6 +192,11 @@ def _or_zeros(value: Tensor | None, like: Tensor) -> Tensor:
 
 def _checked(block: ETBlock, bounds: tuple[float, float]) -> Connection:
     """Return the connection of `block`, whose weights have to be a parameter that is used as it is."""
+    if not isinstance(block, ETBlock):
+        raise TypeError(
+            f"STDP got a {type(block).__name__} as block: it pairs the spikes of a neuron with its input, which an "
+            f"ETBlock holds together; write STDP(ETBlock(ETLinear(...), LIF())), or pass one block of a network"
+        )
     connection = block.connection
     if not is_described(connection) or connection.effective_weight() is not connection.weight:
         raise TypeError(
@@ -212,15 +216,16 @@ def _checked(block: ETBlock, bounds: tuple[float, float]) -> Connection:
 
 def _check_decays(**decays: float) -> None:
     for name, decay in decays.items():
-        if not 0 <= decay < 1:
+        if not (is_number(decay) and 0 <= decay < 1):
             raise ValueError(f"{name}={decay!r}: a decay per step lies in [0, 1); write {name}=0.9")
 
 
 def _check_constants(a_plus: float, a_minus: float, bounds: tuple[float, float]) -> None:
     for name, amplitude in (("a_plus", a_plus), ("a_minus", a_minus)):
-        if not 0 <= amplitude < math.inf:
+        if not (is_number(amplitude) and amplitude >= 0):
             raise ValueError(f"{name}={amplitude!r}: what a pair adds or takes is at least 0; write {name}=0.01")
-    if not -math.inf < bounds[0] < bounds[1] < math.inf:
+    pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(map(is_number, bounds))
+    if not (pair and bounds[0] < bounds[1]):
         raise ValueError(f"bounds={bounds!r}: two finite numbers, the lower first; write bounds=(0.0, 1.0)")
 
 

@@ -14,6 +14,7 @@ kernel before the loss. The kernel is not normalised, and the paper's step size 
 
 import math
 
+from snnlearn.functional.arguments import is_number
 from snnlearn.rules.axes import LearningRule
 from snnlearn.rules.legality import RuleChoiceError
 
@@ -28,7 +29,7 @@ def SuperSpike(tau_rise: float = 5.0, tau_fall: float = 10.0, broadcast: str = "
     'double'
     """
     for name, tau in (("tau_rise", tau_rise), ("tau_fall", tau_fall)):
-        if not 0 < tau < math.inf:
+        if not (is_number(tau) and tau > 0):
             raise RuleChoiceError(f"{name}={tau!r}: a time constant in steps is finite and above 0; write {name}=5.0")
     if broadcast not in ("random", "symmetric"):
         raise RuleChoiceError(f"broadcast={broadcast!r}: choose random or symmetric; write broadcast='random'")

@@ -1,4 +1,4 @@
-"""Batches, splits, worker processes, and other people's datasets."""
+"""Batches, splits and worker processes."""
 
 import hashlib
 from collections.abc import Callable
@@ -18,13 +18,11 @@ from snnlearn.data import (
     EventDataset,
     EventSample,
     collate,
-    from_structured,
     stratified_split,
 )
 from snnlearn.data.nmnist import write_file
 
 SPLIT = [13, 22, 58, 62, 80, 85, 89, 108, 111, 113, 114, 117, 126, 129, 141, 156, 177, 180, 184, 185]
-KIND = np.dtype([("x", "<i2"), ("y", "<i2"), ("t", "<i8"), ("p", bool)])
 
 
 def test_collate_puts_time_first_and_pads_with_empty_frames() -> None:
@@ -94,68 +92,3 @@ def test_workers_forked_or_spawned_read_the_same(tmp_path: Path, sample: Callabl
     assert len(set(here)) == 2
     assert hashes(data, num_workers=2, multiprocessing_context="fork") == here
     assert hashes(data, num_workers=2, multiprocessing_context="spawn") == here
-
-
-class Theirs:
-    """A dataset as other libraries give it: structured events and a target."""
-
-    def __init__(self, events: list[np.ndarray], targets: list[object], listed: bool = True) -> None:
-        self.recordings = events
-        self.answers = targets
-        if listed:
-            self.targets = targets
-        self.read = 0
-
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, object]:
-        self.read += 1
-        return self.recordings[index], self.answers[index]
-
-
-def structured(events: list[tuple[int, int, int, int]], kind: np.dtype = KIND) -> np.ndarray:
-    return np.array(events, kind)
-
-
-def test_structured_events_become_ours() -> None:
-    events = [structured([(3, 1, 500, 1), (0, 2, 90, 0)]), structured([])]
-    theirs = Theirs(events, [10, 2])
-    data = from_structured(theirs, sensor=(2, 3, 4), binning=Binning(steps=2, window_us=1000))
-    assert theirs.read == 0  # labels came from `targets`
-    assert (data.labels.tolist(), data.classes, data.class_to_index) == ([1, 0], ("2", "10"), {"2": 0, "10": 1})
-    assert data.events(0).channel.tolist() == [12 + 4 + 3, 8]
-    frames, label = data[0]
-    assert (label, frames[1, 1, 1, 3].item(), frames[0, 0, 2, 0].item(), frames.sum().item()) == (1, 1, 1, 2)
-    assert data[1][0].sum() == 0
-
-
-def test_structured_labels_are_read_where_they_are_not_listed() -> None:
-    theirs = Theirs([structured([(0, 0, 1, 1)])] * 3, ["b", "a", "b"], listed=False)
-    data = from_structured(theirs, sensor=(2, 1, 1))
-    assert (data.labels.tolist(), data.class_to_index) == ([1, 0, 1], {"a": 0, "b": 1})
-
-
-def test_structured_seconds_in_half_precision() -> None:
-    kind = np.dtype([("x", "<u2"), ("t", "<f2")])
-    times = [0.6994, 0.6997, 0.7000, 0.7003]
-    theirs = Theirs([np.array([(9, t) for t in times], kind)], [0])
-    data = from_structured(theirs, sensor=(1, 1, 700), binning=Binning(by="duration"), unit_us=1e6)
-    assert data.events(0).time_us.tolist() == [699218, 699707, 700195, 700195]
-    assert data[0][0].sum() == 4
-
-
-def test_structured_errors_name_the_recording() -> None:
-    good, off, late = structured([(0, 0, 1, 1)]), structured([(0, 9, 1, 1)]), structured([(0, 0, -5, 1)])
-    bare = np.zeros(1, np.dtype([("x", int), ("timestamp", int)]))
-    data = from_structured(Theirs([good, off, late, bare], [0] * 4), sensor=(2, 3, 4), name="theirs")
-    assert len(data.events(0)) == 1
-    for index, message in ((1, "lie off the sensor"), (2, "times run from -5"), (3, "rename the fields")):
-        with pytest.raises(DataError, match=f"theirs, recording {index}.*{message}"):
-            data.events(index)
-
-
-def test_signed_polarity_is_off_below_zero() -> None:
-    kind = np.dtype([("x", int), ("y", int), ("t", int), ("p", int)])
-    data = from_structured(Theirs([structured([(0, 0, 1, -1), (0, 0, 2, 1)], kind)], [0]), sensor=(2, 1, 1))
-    assert data.events(0).channel.tolist() == [0, 1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -27,6 +29,7 @@ from snnlearn import (
     bptt_gradients,
     reset,
 )
+from snnlearn.nn import eager
 
 # torch's own compiler warns about itself: none of it is the user's.
 pytestmark = [
@@ -214,3 +217,20 @@ def test_a_compiled_copy_shares_nothing_with_its_net(device: torch.device) -> No
     compiled(x[0]).sum().backward()
     assert net.hidden.neuron.state is None
     assert_same(learn(net, net, x, y), learn(compiled._orig_mod, compiled, x, y), 1e-12)
+
+
+def test_an_import_does_not_load_the_compiler_and_a_network_does() -> None:
+    """It takes seconds to load, so `import snnlearn` and a help text do without; the control makes a neuron."""
+    seen = "print('torch._dynamo' in sys.modules)"
+    code = f"import sys, snnlearn; {seen}; snnlearn.LIF(); {seen}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+def test_every_way_to_come_by_a_module_tells_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy and what a pickle gives back were never built by `__init__` in their process."""
+    net, told = ETBlock(ETLinear(2, 2), LIF()), []
+    for make in (lambda: copy.deepcopy(net), LIF, lambda: TimeConstantDropout(0.5)):
+        monkeypatch.setattr(eager, "_undecided", [lambda: told.append(1)])
+        make()
+    assert told == [1, 1, 1]

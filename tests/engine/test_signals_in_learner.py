@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from nets import assert_same, assert_untouched, labels, learner_of, live_input, live_net, weights
+from nets import assert_same, assert_untouched, labels, learner_of, live_input, live_net, show, weights
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,7 +28,6 @@ from snnlearn import (
     attach,
     reset,
     show_reward,
-    show_target,
 )
 
 ADAPTIVE = LearningRule(signal="adaptive", title="adaptive")
@@ -45,7 +44,7 @@ def loop(net: nn.Module, rule: LearningRule, x: Tensor, targets: list[Any], loss
     net.zero_grad(set_to_none=True)
     learned = 0
     for x_t, target in zip(x, targets, strict=True):
-        show_target(net, target)
+        show(net, target)
         output = net(x_t)
         if target is not None:
             loss(output, target).backward()

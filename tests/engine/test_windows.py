@@ -29,8 +29,11 @@ from snnlearn import (
     TruncatedBPTT,
     attach,
     bptt_gradients,
+    fidelity,
 )
+from snnlearn.engine.yardsticks import Problem, Yardsticks
 from snnlearn.rules import LearningRule
+from snnlearn.rules.yardsticks import CUT_WINDOWS
 
 STEPS = 7
 Gradients = dict[str, Tensor]
@@ -207,3 +210,24 @@ def test_the_report_names_the_yardstick_of_windows() -> None:
     assert row.exact
     assert row.yardstick == "BPTT with every temporal edge between windows cut"
     assert attach(live_net(), BPTT())["hidden.connection.weight"].yardstick == "BPTT"
+
+
+@NETS
+@pytest.mark.parametrize("readout", ["step", "running_mean"])
+def test_fidelity_checks_the_claim_of_windows(make: Callable[[], nn.Module], readout: str) -> None:
+    """The claim holds for the rule's own window; the gradient of another is not it, so the check can fail."""
+    x, y, loss = live_input(STEPS, 4), random_labels(batch=4), SequenceLoss(readout=readout)
+    net = lively(make(), x)
+    report = fidelity(net, (x, y), [TruncatedBPTT(3), TruncatedBPTT(4)], loss, lengths=[STEPS])
+    assert {row.claim for row in report.rows} == {"holds"}
+    if readout == "step":
+        assert_same(bptt_gradients(net, x, y, window=3), by_windows(net, 3, x, y), 1e-12)
+    assert furthest(*(bptt_gradients(net, x, y, loss, window=window) for window in (3, 4))) > 1e-6
+    yardsticks = Yardsticks(Problem(net, (x, y), loss, False, None))
+    assert yardsticks.named(report.rows[0].parameter, CUT_WINDOWS, False) is None  # of no window nothing is known
+
+
+@pytest.mark.parametrize("window", [0, 1.5, True, "3"])
+def test_a_window_of_the_yardstick_is_a_number_of_steps(window: Any, unchecked: None) -> None:
+    with pytest.raises(ValueError, match=r"window=.*a whole number of steps from 1"):
+        bptt_gradients(live_net(), live_input(2, 2), labels(2), window=window)

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import nets
 import pytest
 import torch
 from nets import assert_alive, labels, live_input, live_net
@@ -50,8 +51,7 @@ def prepared(rule: LearningRule, batch: int = 4) -> tuple[nn.Sequential, Tensor,
 
 
 def show(net: nn.Module, y: Tensor) -> None:
-    show_target(net, y)
-    show_reward(net, torch.linspace(-1.0, 1.0, len(y)).double())
+    nets.show(net, y, torch.linspace(-1.0, 1.0, len(y)).double())
 
 
 def learn(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -80,7 +80,7 @@ def test_a_copy_in_mid_sequence_goes_on_alone(rule: LearningRule) -> None:
     for twin in twins:
         assert all(a is not b for a in hubs_of(net) for b in hubs_of(twin))
         assert len(hubs_of(twin)) == len(hubs_of(net))
-        show_target(twin, (y + 1) % 3)  # the original does not see it
+        nets.show(twin, (y + 1) % 3)  # the original does not see it
     expected = learn(net, x[STEPS:], y)
     for twin in twins:
         show(twin, y)
@@ -166,6 +166,52 @@ def test_nothing_shown_is_an_error(rule: LearningRule) -> None:
     loss = F.cross_entropy(net(x[0]), y)
     with pytest.raises(SignalError, match="none was shown"):
         loss.backward()
+
+
+@pytest.mark.parametrize("rule", [OTTT(), DFA(), OPZO(), ADAPTIVE], ids=lambda rule: rule.name)
+def test_what_nobody_learns_from_is_refused(rule: LearningRule) -> None:
+    net, _, y = prepared(rule)
+    with pytest.raises(SignalError, match=r"a target was shown to a Sequential .*attach OSTTP\(\)"):
+        show_target(net, y)
+    with pytest.raises(SignalError, match=r"a reward was shown .*attach RewardModulated\(\)"):
+        show_reward(net, 1.0)
+    show_target(net, None)  # taking away what is not there is legal
+    show_reward(net, None)
+
+
+def test_each_is_shown_to_those_who_learn_from_it() -> None:
+    net, _, y = prepared(OSTTP())
+    with pytest.raises(SignalError, match="no block learns from a reward"):
+        show_reward(net, 1.0)
+    net, _, y = prepared(RewardModulated())
+    with pytest.raises(SignalError, match="no block learns from a target"):
+        show_target(net, y)
+
+
+def test_a_part_may_be_shown_and_a_part_may_learn() -> None:
+    """The blocks of a network share what they are shown, whichever part holds the call; a readout learns from none."""
+    net, x, y = prepared(OSTTP())
+    show_target(net, None)
+    show_target(net.hidden, y)
+    assert learn(net, x[:1], y)
+    with pytest.raises(SignalError, match="pass the network"):
+        show_target(net.output, y)
+    inner = live_net()
+    attach(inner, RewardModulated())
+    whole = nn.Sequential(inner, nn.Linear(3, 3))
+    show_reward(whole, 2.0)
+    assert hubs_of(inner)[0].reward == 2.0
+
+
+def test_what_can_be_shown(unchecked: None) -> None:
+    net, _, _ = prepared(OSTTP())
+    with pytest.raises(TypeError, match=r"target shown is a list: .*write torch\.as_tensor\(y\)"):
+        show_target(net, [0, 1])  # type: ignore[arg-type]
+    net, _, _ = prepared(RewardModulated())
+    with pytest.raises(TypeError, match="the reward is '1'"):
+        show_reward(net, "1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the reward is nan"):
+        show_reward(net, float("nan"))
 
 
 def test_what_does_not_fit_is_an_error() -> None:

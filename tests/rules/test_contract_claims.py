@@ -25,6 +25,7 @@ from contract import (
     points,
     points_on_nets,
     rewards,
+    show,
     targets,
     taught,
 )
@@ -36,7 +37,6 @@ from snnlearn import ALIF, LIF, CubaLIF, LearningRule, Neuron, OnlineLearner, Ru
 from snnlearn.engine import FidelityReport
 from snnlearn.engine.agreement import BOUNDS, compare
 from snnlearn.engine.fidelity_report import APPROXIMATE, EMPTY, HOLDS, UNCHECKED
-from snnlearn.nn import show_reward
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -147,7 +147,7 @@ def test_learners_agree_on_every_schedule_of_updates(rule: LearningRule) -> None
                 learner_of(net_for(rule), rule, update=update)
             continue
         learner, recorder = learner_of(net_for(rule), rule, update=update)
-        show_reward(learner.net, rewards())
+        show(learner.net, targets())
         learner.learn(x, y)
         sizes = [update] * (STEPS // update) + [STEPS % update] * (STEPS % update > 0)
         shares = zip(recorder.seen, sizes, strict=True)
@@ -167,7 +167,7 @@ def test_a_stream_learns_where_it_has_a_target(rule: LearningRule) -> None:
         return
     rule = every_step(rule)
     learner, recorder = learner_of(net_for(rule), rule)
-    show_reward(learner.net, rewards())
+    show(learner.net, targets())
     for x_t, y_t in zip(x, gaps, strict=True):
         before = len(recorder.seen)
         reward = rewards() if rule.signal == "reward" and y_t is not None else None
@@ -201,7 +201,7 @@ def test_it_learns(rule: LearningRule) -> None:
     net, (x, y) = net_for(rule), separable()
     start = {name: p.detach().clone() for name, p in net.named_parameters() if block_of(name) != str(len(net) - 1)}
     learner = OnlineLearner(net, rule, F.cross_entropy, torch.optim.Adam(net.parameters(), lr=0.05))
-    show_reward(net, 0.0)
+    show(net, y, torch.zeros(()))
     if is_spatial(rule):
         net[-1].requires_grad_(False)
     losses = [learner.learn(x, y).loss for _ in range(25)]

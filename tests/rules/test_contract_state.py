@@ -22,7 +22,6 @@ from contract import (
     passed,
     points,
     points_on_nets,
-    rewards,
     show,
     targets,
     taught,
@@ -32,7 +31,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snnlearn import BPTT, OTTT, LearningRule, OnlineLearner, StaleTraceError, reset
-from snnlearn.nn import show_reward
 from snnlearn.nn.signal_hub import SignalHub
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -165,7 +163,7 @@ def test_a_second_backward_within_the_step_gives_the_same(rule: LearningRule) ->
 def adam_learner(rule: LearningRule) -> OnlineLearner:
     net = net_for(rule)
     learner = OnlineLearner(net, rule, F.cross_entropy, torch.optim.Adam(net.parameters(), lr=0.05))
-    show_reward(net, rewards())
+    show(net, targets())
     return learner
 
 
@@ -235,7 +233,7 @@ def test_frozen_parameters_stay_and_pass_gradients_on(rule: LearningRule, kind: 
     net, x, y = net_for(rule, kind), input_for(kind), targets()
     optimizer = Kept(net)
     learner = OnlineLearner(net, every_step(rule), F.cross_entropy, optimizer)
-    show_reward(net, rewards())
+    show(net, targets())
     free = copy.deepcopy(net)
     net[0].requires_grad_(False)
     frozen = {name for name, p in net[0].named_parameters(prefix="0") if "signal" not in name}

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from nets import show
 from oracles.by_hand import HandSpike
 from oracles.networks import error, labels, lively, mlp, online_gradients, oracle, problem, scaled, sequence
 from torch import Tensor, nn
@@ -30,7 +31,6 @@ from snnlearn import (
     attach,
     reset,
     show_reward,
-    show_target,
 )
 from snnlearn.engine.sequence import Meter
 from snnlearn.functional.signals import sinusoids
@@ -43,7 +43,7 @@ def learn(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     """Learn by a plain loop, each step's own loss undivided; return the sum of the steps' gradients."""
     reset(net)
     net.zero_grad(set_to_none=True)
-    show_target(net, y)
+    show(net, y)
     with Meter(net) as meter:
         for x_t in x:
             F.cross_entropy(net(x_t), y).backward()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from nets import show
 from oracles.networks import error, lively, mlp, online_gradients, oracle, problem, scaled, sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -40,7 +41,7 @@ def gradients_as_attached(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Ten
     """Learn by a plain loop with what is attached already; return the gradient of the mean step loss."""
     reset(net)
     net.zero_grad(set_to_none=True)
-    show_target(net, y)
+    show(net, y)
     with Meter(net) as meter:
         for x_t in x:
             (F.cross_entropy(net(x_t), y) / len(x)).backward()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from nets import furthest
+from nets import furthest, show
 from oracles.by_hand import HandSpike
 from oracles.networks import error, lively, problem, scaled, sequence
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ def prepared(rule: LearningRule = RULE) -> tuple[Any, Tensor, Tensor]:
 def learn(net: nn.Module, x: Tensor, y: Tensor | None) -> dict[str, Tensor]:
     """Learn by a plain loop from the present state; return the sum of the steps' gradients."""
     net.zero_grad(set_to_none=True)
-    show_target(net, y)
+    show(net, y)
     with Meter(net) as meter:
         for x_t in x:
             output = net(x_t)

@@ -1,13 +1,15 @@
 """Copy: a short string of symbols, a delay, and the string again from memory."""
 
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from snnlearn.data.sequences import MISSING, SequenceDataset
-from snnlearn.data.tasks.options import Fault, TaskOptions, check_split
+from snnlearn.data.tasks.options import COUNT, NOT_NEGATIVE, Bounds, Fault, TaskOptions, check_split
 
 logger = logging.getLogger("snnlearn.data")
 
@@ -20,7 +22,7 @@ class CopyOptions(TaskOptions):
     recall.  One channel for each symbol, which is 1 while its symbol is shown, and one that is 1 during recall.
 
     Args:
-        symbols: number of different symbols.
+        symbols: number of different symbols, at least 2.
         length: symbols in a string.
         hold: steps of each symbol, shown and recalled.
         delay: steps between the last symbol and the recall.
@@ -29,6 +31,13 @@ class CopyOptions(TaskOptions):
         >>> CopyOptions(symbols=4, length=3, hold=1, delay=5).steps
         11
     """
+
+    bounds: ClassVar[Bounds] = TaskOptions.bounds | {
+        "symbols": (2, math.inf),
+        "length": COUNT,
+        "hold": COUNT,
+        "delay": NOT_NEGATIVE,
+    }
 
     symbols: int = 8
     length: int = 4

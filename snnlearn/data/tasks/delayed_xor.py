@@ -3,11 +3,22 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from snnlearn.data.sequences import SequenceDataset
-from snnlearn.data.tasks.options import Fault, TaskOptions, check_split, generator_of, spikes
+from snnlearn.data.tasks.options import (
+    COUNT,
+    NOT_NEGATIVE,
+    SHARE,
+    Bounds,
+    Fault,
+    TaskOptions,
+    check_split,
+    generator_of,
+    spikes,
+)
 
 logger = logging.getLogger("snnlearn.data")
 
@@ -31,6 +42,15 @@ class DelayedXorOptions(TaskOptions):
         >>> DelayedXorOptions(cue_steps=4, delay=20, answer=2).steps
         30
     """
+
+    bounds: ClassVar[Bounds] = TaskOptions.bounds | {
+        "cue_steps": COUNT,
+        "delay": NOT_NEGATIVE,
+        "answer": COUNT,
+        "group": COUNT,
+        "rate": SHARE,
+        "noise": SHARE,
+    }
 
     cue_steps: int = 5
     delay: int = 20

@@ -6,11 +6,21 @@ Bellec et al. 2020, doi:10.1038/s41467-020-17236-y (after Morcos and Harvey 2016
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from snnlearn.data.sequences import SequenceDataset
-from snnlearn.data.tasks.options import Fault, TaskOptions, check_split, generator_of, spikes
+from snnlearn.data.tasks.options import (
+    COUNT,
+    NOT_NEGATIVE,
+    Bounds,
+    Fault,
+    TaskOptions,
+    check_split,
+    generator_of,
+    spikes,
+)
 
 logger = logging.getLogger("snnlearn.data")
 
@@ -45,6 +55,12 @@ class EvidenceAccumulationOptions(TaskOptions):
         >>> EvidenceAccumulationOptions(dt_ms=10, cues=3, delay_ms=100).steps
         70
     """
+
+    bounds: ClassVar[Bounds] = TaskOptions.bounds | {
+        **dict.fromkeys(("cues", "cue_ms", "spacing_ms", "recall_ms", "dt_ms", "group"), COUNT),
+        **dict.fromkeys(("delay_ms", "rate_hz", "noise_hz"), NOT_NEGATIVE),
+        "bias": (0.5, 1),
+    }
 
     cues: int = 7
     cue_ms: int = 100

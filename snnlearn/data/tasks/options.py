@@ -1,8 +1,9 @@
 """What every made-up task shares: its options, a generator for each sequence, and spikes in groups of channels."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,12 @@ from snnlearn.data.errors import DataError
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+Bounds = dict[str, tuple[float, float]]
+"""The lowest and the highest value of options, by name."""
+
+COUNT, NOT_NEGATIVE, SHARE = (1, math.inf), (0, math.inf), (0, 1)
 
 
 class Fault(NamedTuple):
@@ -25,14 +32,16 @@ class TaskOptions:
     """Hold what a task is made from; the base of every task's options.
 
     Args:
-        train: number of training sequences.
-        test: number of test sequences, made from other random numbers.
-        seed: of the sequences; another seed makes another set.
+        train: number of training sequences, at least 1.
+        test: number of test sequences, at least 1, made from other random numbers.
+        seed: of the sequences, 0 or more; another seed makes another set.
 
     Example:
         >>> TaskOptions(train=10, test=5).count("test")
         5
     """
+
+    bounds: ClassVar[Bounds] = {"train": COUNT, "test": COUNT, "seed": NOT_NEGATIVE}
 
     train: int = 1000
     test: int = 200
@@ -58,14 +67,21 @@ class TaskOptions:
         return self.train if split == "train" else self.test
 
     def faults(self) -> Iterator[Fault]:
-        """Yield what does not go together."""
+        """Yield what does not go together, where every option is within its own bounds."""
         return iter(())
 
     def check(self) -> None:
-        """Raise DataError with everything that does not go together."""
-        found = [f"{fault.name}={fault.got!r}: {fault.allowed}" for fault in self.faults()]
+        """Raise DataError with every option out of its bounds or, where none is, all that does not go together."""
+        found = [*self._out_of_bounds()] or [*self.faults()]
         if found:
-            raise DataError("; ".join(found))
+            raise DataError("; ".join(f"{fault.name}={fault.got!r}: {fault.allowed}" for fault in found))
+
+    def _out_of_bounds(self) -> Iterator[Fault]:
+        for name, (lowest, highest) in self.bounds.items():
+            value = getattr(self, name)
+            if not lowest <= value <= highest:
+                allowed = f"{lowest:g} or more" if highest == math.inf else f"from {lowest:g} to {highest:g}"
+                yield Fault(name, value, allowed)
 
 
 def check_split(split: str, what: str) -> Split:
@@ -100,4 +116,16 @@ def spikes(probability: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return drawn.view(np.uint8)
 
 
-__all__ = ["SPLITS", "Fault", "Split", "TaskOptions", "check_split", "generator_of", "spikes"]
+__all__ = [
+    "COUNT",
+    "NOT_NEGATIVE",
+    "SHARE",
+    "SPLITS",
+    "Bounds",
+    "Fault",
+    "Split",
+    "TaskOptions",
+    "check_split",
+    "generator_of",
+    "spikes",
+]

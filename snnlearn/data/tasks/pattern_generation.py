@@ -6,11 +6,12 @@ Bellec et al. 2020, doi:10.1038/s41467-020-17236-y, in the form of three targets
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from snnlearn.data.sequences import SequenceDataset
-from snnlearn.data.tasks.options import Fault, TaskOptions, check_split, generator_of, spikes
+from snnlearn.data.tasks.options import COUNT, SHARE, Bounds, Fault, TaskOptions, check_split, generator_of, spikes
 
 logger = logging.getLogger("snnlearn.data")
 
@@ -36,6 +37,14 @@ class PatternGenerationOptions(TaskOptions):
         >>> PatternGenerationOptions(length=50).steps
         50
     """
+
+    bounds: ClassVar[Bounds] = TaskOptions.bounds | {
+        "length": COUNT,
+        "outputs": COUNT,
+        "inputs": COUNT,
+        "rate": SHARE,
+        "drop": SHARE,
+    }
 
     length: int = 100
     outputs: int = 3

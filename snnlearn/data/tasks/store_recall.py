@@ -1,13 +1,15 @@
 """Store and recall: a stream of bits, and now and then the command to keep one or to say which was kept."""
 
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from snnlearn.data.sequences import MISSING, SequenceDataset
-from snnlearn.data.tasks.options import Fault, TaskOptions, check_split, generator_of, spikes
+from snnlearn.data.tasks.options import COUNT, SHARE, Bounds, Fault, TaskOptions, check_split, generator_of, spikes
 
 logger = logging.getLogger("snnlearn.data")
 
@@ -36,6 +38,16 @@ class StoreRecallOptions(TaskOptions):
         >>> StoreRecallOptions(periods=6, period_steps=10).steps
         60
     """
+
+    bounds: ClassVar[Bounds] = TaskOptions.bounds | {
+        "periods": (2, math.inf),
+        "period_steps": COUNT,
+        "store": SHARE,
+        "recall": SHARE,
+        "group": COUNT,
+        "rate": SHARE,
+        "noise": SHARE,
+    }
 
     periods: int = 6
     period_steps: int = 10
