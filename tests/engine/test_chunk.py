@@ -69,7 +69,7 @@ KINDS: dict[str, Callable[[], Neuron]] = {
     "lif": lambda: LIF(decay=0.7, threshold=0.3),
     "hard": lambda: LIF(decay=torch.linspace(0.4, 0.9, 7), threshold=0.3, reset="hard", detach_reset=False),
     "attached": lambda: LIF(decay=0.7, threshold=0.3, detach_reset=False),
-    "none": lambda: IF(threshold=0.8, reset="none"),
+    "none": lambda: IF(threshold=0.4, reset="none"),
     "cuba": lambda: CubaLIF(threshold=0.3),
     "alif": lambda: ALIF(decay=0.7, threshold=0.3),
     "learned": lambda: ALIF(decay=0.7, threshold=0.3, learn=("decay", "threshold", "adaptation", "initial_membrane")),
