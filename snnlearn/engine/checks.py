@@ -1,6 +1,7 @@
 """What an `OnlineLearner` refuses, and what it looks at before it learns."""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from snnlearn.engine.sequence import NonFiniteError
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.signal import RewardSignal
 from snnlearn.rules.axes import LearningRule, RuleChoiceError
+from snnlearn.rules.norms import is_frozen
 
 
 def add_signal_parameters(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -19,6 +21,58 @@ def add_signal_parameters(net: nn.Module, optimizer: torch.optim.Optimizer) -> N
     brought = [p for signal in signals for p in signal.parameters() if id(p) not in held]
     if brought:
         optimizer.add_param_group({"params": brought})
+
+
+def check_sequence(x: object, per_step_target: object) -> None:
+    """Raise TypeError unless x can be walked step by step and `per_step_target` is True or False.
+
+    >>> check_sequence([torch.zeros(1, 1)], False)
+    """
+    if not isinstance(x, Iterable):
+        raise TypeError(
+            f"the sequence x is a {type(x).__name__}: it takes a tensor [T, B, ...], or any iterable of steps [B, ...]"
+        )
+    if not isinstance(per_step_target, bool):
+        raise TypeError(
+            f"per_step_target={per_step_target!r}: True where y has a target for every step, False where y is the "
+            f"target of the whole sequence"
+        )
+
+
+def check_graph(loss: Tensor) -> None:
+    """Raise RuntimeError for a loss without a graph, from which nothing can be learned.
+
+    >>> check_graph(torch.ones(1, requires_grad=True).sum())
+    """
+    if not loss.requires_grad:
+        raise RuntimeError(
+            "the loss has no graph, so nothing can be learned from it: it was detached or computed outside torch, or "
+            "every parameter is frozen; return what torch computed from the output, or call evaluate(x, y)"
+        )
+
+
+def frozen_norms(net: nn.Module) -> list[nn.Module]:
+    """Return the normalisations inside blocks of `net` whose statistics stand still while the block learns.
+
+    >>> frozen_norms(nn.Linear(1, 1))
+    []
+    """
+    return [m.norm for m in net.modules() if isinstance(m, ETBlock) and m.norm is not None and is_frozen(m)]
+
+
+def thawed_norms(net: nn.Module, frozen: Sequence[nn.Module]) -> list[str]:
+    """Return what to say of each normalisation among `frozen` that learns by the statistics of the step by now.
+
+    >>> norm = nn.BatchNorm1d(2)
+    >>> len(thawed_norms(nn.Sequential(norm), [norm])), len(thawed_norms(nn.Sequential(norm.eval()), [norm]))
+    (1, 0)
+    """
+    return [
+        f"{name} was frozen when the rule was attached, so the report calls its block exact, and is in train() now: "
+        f"freeze it after net.train(), or attach the rule again for a report that holds"
+        for name, module in net.named_modules()
+        if module.training and any(module is norm for norm in frozen)
+    ]
 
 
 def check_reward(net: nn.Module, rule: LearningRule, y_t: Any) -> None:
@@ -76,8 +130,12 @@ def check_update(update: Any, rule: LearningRule) -> None:
 
 __all__ = [
     "add_signal_parameters",
+    "check_graph",
     "check_reward",
+    "check_sequence",
     "check_update",
+    "frozen_norms",
     "refuse_non_finite",
     "require_gradients",
+    "thawed_norms",
 ]

@@ -11,10 +11,14 @@ from torch import Tensor, nn
 from snnlearn.engine.arguments import check_loss, check_optimizer
 from snnlearn.engine.checks import (
     add_signal_parameters,
+    check_graph,
     check_reward,
+    check_sequence,
     check_update,
+    frozen_norms,
     refuse_non_finite,
     require_gradients,
+    thawed_norms,
 )
 from snnlearn.engine.chunked import Piece, check_chunk, pieces_of, refuse_unfoldable, run_piece
 from snnlearn.engine.gathering import Gathering
@@ -82,6 +86,7 @@ class OnlineLearner:
         self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
         self.update, self.clip_norm, self.chunk = update, clip_norm, check_chunk(chunk, update, rule)
         self.report = rule.attach(net)
+        self._frozen = frozen_norms(net)
         add_signal_parameters(net, optimizer)
         self._pending = 0
         self._pending_loss: Tensor | None = None
@@ -111,6 +116,9 @@ class OnlineLearner:
         an input, loss, state or gradient is not finite.
         """
         require_gradients("learn")
+        check_sequence(x, per_step_target)
+        for message in thawed_norms(self.net, self._frozen):
+            self._warn_once(message)
         if not keep_state:
             self._run = None
             reset(self.net)
@@ -132,6 +140,8 @@ class OnlineLearner:
                 updates += self._apply()
             else:
                 self._refuse_non_finite_state()
+            if meter.loss is None and meter.batch_size:
+                self._warn_once("a sequence without a single target was met; it changes no weight")
         return meter.result(gradient_norm=self.gradient_norm, updates=updates, trace_norms=self._trace_norms())
 
     def _pieces(self, x: Iterable[Tensor], y: Any, per_step_target: bool, restarts: Tensor | None) -> Iterator[Piece]:
@@ -162,6 +172,7 @@ class OnlineLearner:
                 for hub in self._hubs:
                     hub.learning[t] = True
         if teaching is not None and self._window is None:
+            check_graph(teaching)
             with self._gathering:
                 teaching.backward()
         return loss
@@ -172,7 +183,8 @@ class OnlineLearner:
             if piece.restarts is not None:
                 reset(self.net, piece.restarts[0])
                 run.reset(piece.restarts[0])
-            yield self._one_step(piece.x, piece.targets[0], run)
+            output, loss = self._forward(piece.x, piece.targets[0], run)
+            yield output, piece.targets[0], loss
             return
         for t, output in enumerate(run_piece(self._output, self.net, self._hubs, piece)):
             if piece.restarts is not None and bool(piece.restarts[t].any()):
@@ -222,6 +234,7 @@ class OnlineLearner:
 
     def predict(self, x: Iterable[Tensor]) -> Prediction:
         """Return outputs for sequences x [T, B, ...], in eval() and from fresh state; a running stream goes on."""
+        check_sequence(x, False)
         with self._apart(), Meter(self.net) as meter:
             run = LossRun(_no_loss, None, False)
             for piece in self._pieces(x, NO_TARGET, False, None):
@@ -232,6 +245,7 @@ class OnlineLearner:
 
     def evaluate(self, x: Iterable[Tensor], y: Any, per_step_target: bool = False) -> SequenceResult:
         """Return `learn`'s figures without learning, in eval() and from fresh state; a running stream goes on."""
+        check_sequence(x, per_step_target)
         with self._apart(), Meter(self.net, per_step_target) as meter:
             run = LossRun(self.loss, sequence_length(x), False)
             for piece in self._pieces(x, y, per_step_target, None):
@@ -260,10 +274,6 @@ class OnlineLearner:
     def _may_update(self, loss: Tensor | None) -> bool:
         """Whether weights may change after this step: always, or only where a window of steps ends with it."""
         return self._window is None or self._window.add(loss)
-
-    def _one_step(self, x_t: Tensor, target: Any, run: LossRun) -> tuple[Any, Any, Tensor | None]:
-        output, loss = self._forward(x_t, target, run)
-        return output, target, loss
 
     def _forward(self, x_t: Tensor, target: Any, run: LossRun) -> tuple[Any, Tensor | None]:
         if not isinstance(x_t, Tensor):

@@ -189,7 +189,7 @@ class LossRun:
 
     def _value(self, output: Any, target: Any) -> Tensor:
         try:
-            return self.loss(output, target)
+            value = self.loss(output, target)
         except (TypeError, AttributeError) as error:
             if isinstance(target, Tensor):
                 raise
@@ -199,6 +199,13 @@ class LossRun:
                 f"the loss {name} was given {what} and cannot compute with that: pass y as a tensor, {TARGETS}; "
                 f"predict(x) runs without a target"
             ) from error
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(
+                f"the loss of a step is {got}: it is one number as a tensor, the mean over the batch; write "
+                f"reduction='mean', or loss.mean()"
+            )
+        return value.reshape(())
 
     def detach(self) -> None:
         """Make what the loss remembers a constant to the steps that follow."""

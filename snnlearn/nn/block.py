@@ -53,6 +53,12 @@ class ETBlock(EagerModule):
                 f"ETBlock got {type(connection).__name__} as connection: it needs a layer that can hold a trace; "
                 f"write ETLinear, ETConv1d or ETConv2d with the same arguments, and load the same state_dict"
             )
+        empty = [name for name, parameter in connection.named_parameters() if parameter.numel() == 0]
+        if empty:
+            raise ValueError(
+                f"ETBlock got a {type(connection).__name__} whose {', '.join(empty)} holds no number: a layer has "
+                f"at least one input and one output; give it sizes of 1 or more"
+            )
         if not isinstance(neuron, Neuron):
             raise TypeError(
                 f"ETBlock got {type(neuron).__name__} as neuron: it needs a Neuron, such as LIF(tau=2.0); for a "

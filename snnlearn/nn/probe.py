@@ -112,7 +112,8 @@ def refuse_mixing(neuron: "Neuron", unit_shape: tuple[int, ...]) -> None:
             raise ValueError(
                 f"{type(neuron).__name__}.step mixes units or samples: each unit's spike and state may depend on its "
                 f"own input and state alone, since a trace belongs to one unit; move the mixing into a connection, or "
-                f"attach SLTT() or BPTT()"
+                f"attach SLTT() or BPTT(). A step that writes to y or state in place, keeps a value outside its state, "
+                f"or casts to a coarser number is found here too: return new values, all that lasts in the state"
             )
 
 

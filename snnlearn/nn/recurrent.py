@@ -54,6 +54,9 @@ class ETRecurrent(Connection, Stateful):
         """Draw W and b uniformly in +-1/sqrt(I), as `torch.nn.Linear` does, and V in +-1/sqrt(O)."""
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         nn.init.kaiming_uniform_(self.recurrent_weight, a=math.sqrt(5))
+        if not self.self_connections:
+            with torch.no_grad():
+                self.recurrent_weight.fill_diagonal_(0.0)
         if self.bias is not None:
             bound = 1 / math.sqrt(self.in_features)
             nn.init.uniform_(self.bias, -bound, bound)

@@ -40,6 +40,15 @@ def check_steps(name: str, value: object) -> None:
         raise RuleChoiceError(f"{name}={value!r}: a whole number of steps from 1; write {name}=5")
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise RuleChoiceError unless `value` is True or False: any other word would count as true.
+
+    >>> check_flag("square", False)
+    """
+    if not isinstance(value, bool):
+        raise RuleChoiceError(f"{name}={value!r}: True or False; write {name}=True")
+
+
 def check_one_of(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise RuleChoiceError unless `value` is one of `choices`.
 
@@ -49,4 +58,4 @@ def check_one_of(name: str, value: object, choices: Sequence[str]) -> None:
         raise RuleChoiceError(f"{name}={value!r}: choose one of {', '.join(choices)}; write {name}={choices[0]!r}")
 
 
-__all__ = ["check_number", "check_one_of", "check_share", "check_steps"]
+__all__ = ["check_flag", "check_number", "check_one_of", "check_share", "check_steps"]

@@ -15,7 +15,7 @@ from torch import nn
 
 from snnlearn.functional.arguments import is_number, is_whole
 from snnlearn.nn.factored_trace import PostTrace
-from snnlearn.rules.arguments import check_number, check_share
+from snnlearn.rules.arguments import check_flag, check_number, check_share
 from snnlearn.rules.legality import CHOICES, Point, RuleChoiceError, check
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Contrast:
     trained: bool = True
 
     def __post_init__(self) -> None:
+        check_flag("trained", self.trained)
         check_share("decay", check_number("decay", self.decay, "0.98"), "0.98")
         if check_number("temperature", self.temperature, "1.0") <= 0:
             raise RuleChoiceError(
@@ -190,8 +191,8 @@ class LearningRule:
 
 def _check_numbers(rule: LearningRule) -> None:
     """Refuse what is no number of its range, or no object of its kind, before it meets a comparison."""
-    parts = (("post", PostTrace), ("head", LocalHead), ("noise", NoiseEstimate), ("rate", RateTarget))
-    for name, kind in parts:
+    parts = {"post": PostTrace, "head": LocalHead, "contrast": Contrast, "noise": NoiseEstimate, "rate": RateTarget}
+    for name, kind in parts.items():
         value = getattr(rule, name)
         if not isinstance(value, kind | None):
             raise RuleChoiceError(f"{name}={value!r}: it takes {kind.__name__}(...), or None; see its docstring")

@@ -14,7 +14,7 @@ like a weight, linear blocks are not pooled, and all blocks share one optimizer.
 
 from snnlearn.functional.signals import LOCAL_LOSSES
 from snnlearn.nn.factored_trace import PostTrace
-from snnlearn.rules.arguments import check_number, check_one_of, check_share
+from snnlearn.rules.arguments import check_flag, check_number, check_one_of, check_share
 from snnlearn.rules.axes import LearningRule, LocalHead
 
 
@@ -36,6 +36,7 @@ def TESS(
     """
     check_share("acausal_decay", check_number("acausal_decay", acausal_decay, "0.2"), "0.2", below_one=True)
     check_share("causal_decay", check_number("causal_decay", causal_decay, "0.5"), "0.5")
+    check_flag("square", square)
     check_number("acausal", acausal, "1.0")
     check_number("causal", causal, "1.0")
     check_one_of("loss", loss, LOCAL_LOSSES)
