@@ -22,6 +22,9 @@ class BinnedEvents(NamedTuple):
     """The events of one recording by step, 0..T - 1, and channel [N] each, in any order.
 
     `steps` the number of steps T; `sensor` (P, H, W); `binary` whether a step and channel count at most once.
+
+    >>> len(BinnedEvents(np.array([1, 0, 1]), np.array([1, 0, 1], np.int32), 2, (1, 1, 2), False).step)
+    3
     """
 
     step: Int64[np.ndarray, " events"]
@@ -81,7 +84,7 @@ class SparseSequence:
         first, last = int(ends[0]), int(ends[-1])
         with warnings.catch_warnings():  # torch announces once that the layout is in beta
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            return torch.sparse_compressed_tensor(
+            rows: Tensor = torch.sparse_compressed_tensor(
                 ends - first,
                 self.columns[first:last],
                 self.values[first:last],
@@ -89,6 +92,7 @@ class SparseSequence:
                 layout=torch.sparse_csr,
                 check_invariants=False,
             )
+        return rows
 
     def to_dense(self) -> Float[Tensor, "steps batch inputs"]:
         """Return the frames [T, B, I]."""

@@ -26,7 +26,11 @@ from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.functional.weighted_map import Dense
 
 DENSE_ABOVE = 0.05
-"""Density from which the dense products are as fast on a CPU; `benchmarks/sparse_events.py` measures it."""
+FEW_ROWS = 128
+"""Where both products of a layer, value and weight gradient, are as fast dense as sparse on a CPU: for many rows at a
+density of DENSE_ABOVE; for hardly any event at FEW_ROWS rows, since the sparse ones turn all the weights around first.
+`benchmarks/sparse_events.py` measures both; the docs have the figures. On other devices they are not measured.
+"""
 
 
 def is_sparse(x: Tensor) -> bool:
@@ -52,6 +56,15 @@ def density(x: Tensor) -> float:
     0.25
     """
     return x.values().numel() / max(x.numel(), 1)
+
+
+def sparse_pays(x: Tensor) -> bool:
+    """Say whether sparse rows [N, I] are multiplied faster than dense ones: density / DENSE_ABOVE + FEW_ROWS / N < 1.
+
+    >>> sparse_pays(sparse_rows([0, 1], [2], [1.0], 4))
+    False
+    """
+    return density(x) / DENSE_ABOVE + FEW_ROWS / max(x.shape[0], 1) < 1
 
 
 def sparse_rows(ends: Any, columns: Any, values: Any, inputs: int) -> Tensor:
@@ -143,6 +156,20 @@ def sparse_weight_gradient(d: Float[Tensor, "rows outputs"], x: Tensor) -> Float
         return torch.mm(transposed(x).to(wide), d.to(wide)).T.to(d.dtype)
 
 
+def add_weight_gradient_(
+    total: Float[Tensor, "inputs outputs"], d: Float[Tensor, "rows outputs"], x: Tensor
+) -> Float[Tensor, "inputs outputs"]:
+    """Add X^T D to `total` [I, O], in place, for D [N, O] and rows X [N, I], sparse or dense.
+
+    Only the columns that hold an event are touched, where a fresh gradient is as large as the weights.
+
+    >>> add_weight_gradient_(torch.ones(3, 1), torch.ones(1, 1), sparse_rows([0, 1], [2], [2.0], 3)).flatten()
+    tensor([1., 1., 3.])
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        return total.addmm_(transposed(x).to(total.dtype) if is_sparse(x) else x.T, d)
+
+
 def roll_sparse_trace(
     traces: Float[Tensor, "hidden batch inputs"] | None,
     x: Tensor,
@@ -232,14 +259,17 @@ class SparseDense(NamedTuple):
 
 __all__ = [
     "DENSE_ABOVE",
+    "FEW_ROWS",
     "SparseDense",
     "SparseProduct",
+    "add_weight_gradient_",
     "density",
     "fold_rows",
     "is_sparse",
     "linear",
     "roll_sparse_trace",
     "row_numbers",
+    "sparse_pays",
     "sparse_rows",
     "sparse_value",
     "sparse_weight_gradient",

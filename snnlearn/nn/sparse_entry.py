@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from snnlearn.functional.sparse_map import DENSE_ABOVE, density, is_sparse
+from snnlearn.functional.sparse_map import density, is_sparse, sparse_pays
 from snnlearn.nn.connection import ETLinear
 from snnlearn.nn.trace_buffer import TraceBuffer
 
@@ -45,13 +45,8 @@ def enter_events(block: "ETBlock", x: Tensor) -> Tensor:
 
 
 def _reason_for_dense(block: "ETBlock", x: Tensor) -> tuple[str, str]:
-    trace, share = block.connection.trace, density(x)
+    trace, share = block.connection.trace, f"{density(x):.2%} of {len(x)} x {x.shape[1]} inputs are not zero"
     learning = trace is not None and trace.training and torch.is_grad_enabled()
-    if share > DENSE_ABOVE:
-        return (
-            "dense",
-            f"dense products: {share:.2%} of the inputs are not zero, and sparse pays below {DENSE_ABOVE:.0%}",
-        )
     if learning and not isinstance(trace, TraceBuffer):
         return "trace", f"dense inputs, chunk by chunk: a {type(trace).__name__} has no sparse form"
     if learning and block.chunk is None:
@@ -59,7 +54,9 @@ def _reason_for_dense(block: "ETBlock", x: Tensor) -> tuple[str, str]:
             "step",
             "dense inputs, step by step: a single step meets the trace, which is dense; chunk=16 stays sparse",
         )
-    return "sparse", f"sparse products: {share:.2%} of the inputs are not zero, below {DENSE_ABOVE:.0%}"
+    if not sparse_pays(x):
+        return "dense", f"dense products: {share}; sparse ones pay for longer chunks or fewer events"
+    return "sparse", f"sparse products: {share}"
 
 
 __all__ = ["enter_events"]

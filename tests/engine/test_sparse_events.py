@@ -12,11 +12,19 @@ from torch.nn import functional as F
 from snnlearn import LI, LIF, SLTT, CubaLIF, ETBlock, ETConv1d, ETLinear, ETRecurrent, OnlineLearner
 from snnlearn.data import SparseSequence
 from snnlearn.engine import NonFiniteError
+from snnlearn.functional import sparse_map
 from snnlearn.rules import BPTT, DRTRL, OTTT, LearningRule
 
 STEPS, BATCH, INPUTS, CLASSES = 7, 3, 40, 3
 EXACT = 1e-12
 LENGTHS = [1, 3, STEPS]
+
+
+@pytest.fixture(autouse=True)
+def _pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sparse products be chosen however few the rows: these are tiny."""
+    monkeypatch.setattr(sparse_map, "FEW_ROWS", 0)
+    monkeypatch.setattr(sparse_map, "DENSE_ABOVE", 0.1)
 
 
 def counts(share: float = 0.045, batch: int = BATCH) -> Tensor:
@@ -55,7 +63,9 @@ def record(net: nn.Module, rule: LearningRule, chunk: int, x: Any, **options: An
     batch = x.shape[1]
     y = torch.arange(batch) % CLASSES
     gradients: list[Tensor] = []
-    learner.optimizer.register_step_pre_hook(lambda *_: gradients.extend(p.grad.clone() for p in net.parameters()))
+    learner.optimizer.register_step_pre_hook(
+        lambda *_: gradients.extend(p.grad.clone() for p in net.parameters() if p.grad is not None)
+    )
     learner.learn(x, y, **options)
     result = learner.learn(x, y, keep_state=True, **options)
     traces = [m.trace for m in net.modules() if isinstance(m, ETLinear) and m.trace is not None]
@@ -121,6 +131,26 @@ def test_single_steps_of_a_stream_and_a_leading_flatten() -> None:
         learner.learn(iter(list(sparse(x))), y, keep_state=keep)
     for mine, theirs in zip(dense["parameters"], net.parameters(), strict=True):
         torch.testing.assert_close(theirs.detach(), mine, rtol=EXACT, atol=EXACT)
+
+
+def test_a_weight_that_somebody_listens_to_and_a_frozen_one() -> None:
+    x = counts()
+    for change in (lambda w: w.register_hook(lambda gradient: None), lambda w: w.requires_grad_(False)):
+        dense, events = network(), network()
+        for net in (dense, events):
+            change(net[0].connection.weight)
+        found = [record(net, OTTT(), 3, given) for net, given in ((dense, x), (events, sparse(x)))]
+        for mine, theirs in zip(found[0]["parameters"], found[1]["parameters"], strict=True):
+            torch.testing.assert_close(theirs, mine, rtol=EXACT, atol=EXACT)
+        assert "sparse" in found[1]["entries"]
+    assert torch.equal(events[0].connection.weight, network()[0].connection.weight)
+    assert events[0].connection.weight.grad is None
+
+
+def test_few_rows_take_the_dense_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = counts()
+    monkeypatch.setattr(sparse_map, "FEW_ROWS", BATCH * STEPS)
+    assert record(network(), OTTT(), STEPS, sparse(x))["entries"] == {"dense"}
 
 
 @pytest.mark.parametrize("rule", [DRTRL, BPTT])
