@@ -96,7 +96,8 @@ class SparseSequence:
 
     def to_dense(self) -> Float[Tensor, "steps batch inputs"]:
         """Return the frames [T, B, I]."""
-        return self.folded(0, len(self)).to_dense().unflatten(0, (len(self), self.batch))
+        frames: Tensor = self.folded(0, len(self)).to_dense().unflatten(0, (len(self), self.batch))
+        return frames
 
     def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> "SparseSequence":
         """Return the same events on `device`, their counts as `dtype`."""
