@@ -1,13 +1,14 @@
 """The first layer on event data: sparse products against the dense matrix products of the same work.
 
-    python benchmarks/sparse_events.py [--root data/nmnist] [--batch 128] [--steps 300] [--chunk 30] [--rounds 7]
+    python benchmarks/sparse_events.py [--root data/nmnist] [--batch 128] [--steps 300] [--chunk 16] [--learn] [--sweep]
 
 A batch of real N-MNIST recordings in bins of 1 ms, or where `--root` has none, counts drawn at their density. For
 2312 -> 512 in float32 it times the value X W^T and the weight gradient D^T X over the whole sequence, chunk by chunk:
 dense, writing to memory that is there already (the floor), and sparse, the building of the index from raw events and
 the turning of the weights and of their gradient included. `--learn` sets a whole `OnlineLearner.learn` of
-2312-512-10 on events beside the same on frames, which are made beforehand. Then a sweep over densities: where the two
-products cross, the block stops to take the sparse ones (`snnlearn.functional.sparse_map.DENSE_ABOVE`).
+2312-512-10 on events beside the same on frames, which are made beforehand. `--sweep` goes over densities: where the two
+products cross, the block stops to take the sparse ones (`snnlearn.functional.sparse_map.DENSE_ABOVE`). OMP_NUM_THREADS
+sets the threads.
 """
 
 import argparse
@@ -35,7 +36,8 @@ def recordings(root: Path, batch: int, steps: int) -> tuple[list[EventSample], s
     """Return a batch of recordings and what they are."""
     try:
         data = NMNIST(root, "train")
-        return [data.events(int(i)) for i in np.linspace(0, len(data) - 1, batch).astype(int)], "real N-MNIST"
+        whole = [data.events(int(i)) for i in np.linspace(0, len(data) - 1, batch).astype(int)]
+        return [within(sample, steps * 1000) for sample in whole], "real N-MNIST"
     except DataError:
         rng = np.random.default_rng(0)
         count, end = round(0.006 * steps * INPUTS), steps * 1000
@@ -45,6 +47,12 @@ def recordings(root: Path, batch: int, steps: int) -> tuple[list[EventSample], s
             )
             for _ in range(batch)
         ], "drawn at a density of 0.6 %"
+
+
+def within(sample: EventSample, end_us: int) -> EventSample:
+    """Return what a recording holds before `end_us`: later events would all fall into the last bin."""
+    kept = sample.time_us < end_us
+    return EventSample(sample.time_us[kept], sample.channel[kept], end_us, sample.label)
 
 
 def index(samples: list[EventSample], steps: int) -> SparseSequence:
@@ -128,9 +136,10 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path("data/nmnist"), help="folder of N-MNIST")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=300, help="bins of 1 ms")
-    parser.add_argument("--chunk", type=int, default=30)
+    parser.add_argument("--chunk", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--learn", action="store_true", help="time a whole OnlineLearner.learn too")
+    parser.add_argument("--sweep", action="store_true", help="time random rows of several densities")
     options = parser.parse_args()
     torch.manual_seed(0)
     samples, what = recordings(options.root, options.batch, options.steps)
@@ -155,9 +164,10 @@ def main() -> None:
     floor = median["dense products (floor)"]
     rows = [[name, f"{ms:.3f}", f"{ms / floor:.3f}", f"{floor / ms:.1f}"] for name, ms in median.items()]
     print(table(["", "ms a step", "of the floor", "times faster"], rows))
-    lines = sweep(options.chunk * options.batch, options.rounds)
-    print(f"\n{options.chunk * options.batch} random rows")
-    print(table(["density", "dense ms", "sparse ms", "ratio"], lines))
+    lines = sweep(options.chunk * options.batch, options.rounds) if options.sweep else []
+    if lines:
+        print(f"\n{options.chunk * options.batch} random rows")
+        print(table(["density", "dense ms", "sparse ms", "ratio"], lines))
     save("sparse_events", CPU, {"events": repr(events), "chunk": options.chunk, "ms_per_step": median, "sweep": lines})
 
 
