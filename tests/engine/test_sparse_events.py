@@ -162,6 +162,16 @@ def test_other_rules_have_the_dense_numbers(rule: Callable[[], LearningRule]) ->
         assert found["entries"] == ({"trace"} if rule is DRTRL else {"sparse"})
 
 
+def test_an_eval_forward_with_gradients_has_the_dense_value() -> None:
+    x, outputs = counts(), []
+    for given in (x[0], sparse(x).folded(0, 1)):
+        net = network()
+        OnlineLearner(net, OTTT(), F.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.1))
+        outputs.append(net.eval()(given))
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=EXACT, atol=EXACT)
+    assert outputs[0].requires_grad
+
+
 @pytest.mark.parametrize("chunk", LENGTHS)
 def test_predict_and_evaluate(chunk: int) -> None:
     x, net, y = counts(), network(), torch.arange(BATCH)
