@@ -12,6 +12,7 @@ from snnlearn.data.qtdb import QTDB
 from snnlearn.data.samples import EventSample, Sensor
 from snnlearn.data.sequences import MISSING, SequenceDataset, StepTargets, collate_sequences
 from snnlearn.data.sequential_mnist import SequentialMNIST
+from snnlearn.data.sparse import BinnedEvents, SparseSequence, collate_sparse
 from snnlearn.data.structured import from_structured
 from snnlearn.data.tasks import (
     Copy,
@@ -31,6 +32,7 @@ __all__ = [
     "MISSING",
     "NMNIST",
     "QTDB",
+    "BinnedEvents",
     "Binning",
     "Camera",
     "Copy",
@@ -48,6 +50,7 @@ __all__ = [
     "Sensor",
     "SequenceDataset",
     "SequentialMNIST",
+    "SparseSequence",
     "StepTargets",
     "StoreRecall",
     "StoreRecallOptions",
@@ -55,6 +58,7 @@ __all__ = [
     "binary_loss",
     "collate",
     "collate_sequences",
+    "collate_sparse",
     "from_structured",
     "random_shift",
     "stratified_split",

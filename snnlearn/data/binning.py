@@ -16,6 +16,7 @@ from jaxtyping import Float32, Int64
 
 from snnlearn.data.errors import DataError
 from snnlearn.data.samples import EventSample, Sensor
+from snnlearn.data.sparse import BinnedEvents
 
 By = Literal["number", "duration"]
 
@@ -33,6 +34,8 @@ class Binning:
         bin_us: by duration: length of a step, microseconds.
         binary: frames of 0 and 1 instead of counts.  This loses events: 34 % on N-MNIST at 10 ms
             (``binary_loss``).
+        sparse: hand over the events by step and channel, ``BinnedEvents``, and never make frames; for
+            ``collate_sparse``, and for networks that begin with a linear block.
 
     Raises:
         ValueError: a value out of range, or one that the other kind of binning uses.
@@ -49,6 +52,7 @@ class Binning:
     window_us: int | None = None
     bin_us: int | None = None
     binary: bool = False
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
@@ -120,16 +124,36 @@ class Binning:
             >>> Binning(steps=2, window_us=100).frames(sample, sensor=(1, 1, 2)).reshape(2, 2).tolist()
             [[2.0, 0.0], [0.0, 1.0]]
         """
-        steps, size = self.steps_for(sample), sensor[0] * sensor[1] * sensor[2]
+        events, size = self.binned(sample, sensor), sensor[0] * sensor[1] * sensor[2]
+        counts = np.bincount(events.step * size + events.channel, minlength=events.steps * size)
+        shown = counts > 0 if self.binary else counts
+        return shown.astype(np.float32).reshape(events.steps, *sensor)
+
+    def binned(self, sample: EventSample, sensor: Sensor) -> BinnedEvents:
+        """Return the step and the channel of every event, for ``collate_sparse``.
+
+        Args:
+            sample: the recording, in any order of its events; it may be empty.
+            sensor: (P, H, W).
+
+        Raises:
+            DataError: a channel that the sensor does not have.
+
+        Example:
+            >>> from snnlearn.data import EventSample
+            >>> time, channel = np.array([0, 99], np.int32), np.array([0, 1], np.int32)
+            >>> sample = EventSample(time, channel, length_us=100, label=0)
+            >>> Binning(steps=2, window_us=100).binned(sample, sensor=(1, 1, 2)).step.tolist()
+            [0, 1]
+        """
+        size = sensor[0] * sensor[1] * sensor[2]
         if len(sample) and int(sample.channel.max()) >= size:
             raise DataError(
                 f"channel {int(sample.channel.max())} on a sensor {sensor} of {size} channels: give the sensor that "
                 "recorded these events as (polarities, height, width)"
             )
-        place = self.step_of(sample.time_us, steps) * size + sample.channel
-        counts = np.bincount(place, minlength=steps * size)
-        shown = counts > 0 if self.binary else counts
-        return shown.astype(np.float32).reshape(steps, *sensor)
+        steps = self.steps_for(sample)
+        return BinnedEvents(self.step_of(sample.time_us, steps), sample.channel, steps, sensor, self.binary)
 
     def describe(self) -> str:
         """Say in words what the bins are."""
@@ -141,7 +165,7 @@ class Binning:
                 if self.steps is None
                 else (f"{self.steps} steps of {self.bin_us / 1000:g} ms")
             )
-        return f"{what}, {'binary' if self.binary else 'counts'}"
+        return f"{what}, {'binary' if self.binary else 'counts'}{', sparse' * self.sparse}"
 
 
 def binary_loss(sample: EventSample, binning: Binning, sensor: Sensor) -> float:

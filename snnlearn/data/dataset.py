@@ -7,11 +7,12 @@ from torch.utils.data import Dataset
 
 from snnlearn.data.binning import Binning, binary_loss
 from snnlearn.data.samples import EventSample, Sensor
+from snnlearn.data.sparse import BinnedEvents
 
 
-class EventDataset(Dataset[tuple[Tensor, int]]):
-    """Serve recordings as frames [T, P, H, W]; the base of every dataset here.  A subclass gives
-    ``events(i)``.
+class EventDataset(Dataset[tuple[Tensor | BinnedEvents, int]]):
+    """Serve recordings as frames [T, P, H, W], or with a sparse binning as ``BinnedEvents``; the base of
+    every dataset here.  A subclass gives ``events(i)``.
 
     Args:
         name: what the log calls it.
@@ -55,10 +56,12 @@ class EventDataset(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
-    def __getitem__(self, index: int) -> tuple[Float32[Tensor, "steps polarities height width"], int]:
+    def __getitem__(self, index: int) -> tuple[Float32[Tensor, "steps polarities height width"] | BinnedEvents, int]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.name} has {len(self)} recordings, asked for number {index}")
         sample = self.events(int(index) % len(self))
+        if self.binning.sparse:
+            return self.binning.binned(sample, self.sensor), sample.label
         return from_numpy(self.binning.frames(sample, self.sensor)), sample.label
 
     def binary_loss(self, limit: int = 200) -> float:

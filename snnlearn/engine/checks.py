@@ -100,7 +100,10 @@ def require_gradients(method: str) -> None:
 
 def refuse_non_finite(x: Tensor) -> None:
     """Raise NonFiniteError for an input with a NaN or an infinity."""
-    if not isinstance(x, Tensor) or not x.is_floating_point() or math.isfinite(x.sum()):
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return
+    x = x.values() if x.layout is torch.sparse_csr else x
+    if math.isfinite(x.sum()):
         return
     wrong = ~torch.isfinite(x)
     if bool(wrong.any()):  # else the sum overflowed

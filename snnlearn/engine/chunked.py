@@ -4,6 +4,7 @@ What may be folded is checked here: layers whose meaning would change are refuse
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from snnlearn.engine.losses import NO_TARGET
-from snnlearn.engine.sequence import map_outputs, steps_of
+from snnlearn.engine.sequence import FoldedSteps, map_outputs, steps_of
+from snnlearn.functional.sparse_map import fold_rows, is_sparse
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.chunk import Chunk, in_chunk
 from snnlearn.nn.connection import is_described
@@ -61,11 +63,17 @@ def pieces_of(
 
     def piece() -> Piece:
         end = begin + len(inputs)
-        folded = x[begin:end].flatten(0, 1) if isinstance(x, Tensor) else torch.cat(inputs)
+        if isinstance(x, FoldedSteps):
+            folded = x.folded(begin, end)
+        elif isinstance(x, Tensor):
+            folded = x[begin:end].flatten(0, 1)
+        else:
+            folded = fold_rows(inputs) if is_sparse(inputs[0]) else torch.cat(inputs)
         mask = None if restarts is None else restarts[begin:end]
         return Piece(folded, targets, mask if mask is not None and bool(mask.any()) else None)
 
-    for x_t, target in steps_of(x, y, per_step_target):
+    steps = repeat(torch.empty(0), len(x)) if isinstance(x, FoldedSteps) else x  # a step alone is never cut out
+    for x_t, target in steps_of(steps, y, per_step_target):
         inputs.append(x_t)
         targets.append(target)
         with_target = sum(t is not NO_TARGET for t in targets)

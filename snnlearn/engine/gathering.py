@@ -57,14 +57,14 @@ class Gathering:
     def hand_over(self) -> None:
         """Add what was gathered to the gradients of the weights, and start a new sum."""
         for weight, trace in self.chosen:
-            if trace.gathered is not None:
-                weight.grad = trace.gathered if weight.grad is None else weight.grad.add_(trace.gathered)
-                trace.gathered = None
+            total = trace.take_gathered()
+            if total is not None:
+                weight.grad = total if weight.grad is None else weight.grad.add_(total)
 
     def drop(self) -> None:
         """Forget what was gathered and not handed over."""
         for _weight, trace in self.chosen:
-            trace.gathered = None
+            trace.gathered = trace.gathered_by_input = None
 
 
 __all__ = ["Gathering"]

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,27 @@ class Prediction:
     mean_output: Any
     last_output: Any
     steps: int
+
+
+@runtime_checkable
+class FoldedSteps(Protocol):
+    """A sequence that is no tensor and hands out several of its steps as one, such as `snnlearn.data.SparseSequence`.
+
+    >>> isinstance(torch.zeros(2, 3), FoldedSteps)
+    False
+    """
+
+    def __len__(self) -> int:
+        """Return the number of steps T."""
+        ...
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield the steps, [B, ...] each."""
+        ...
+
+    def folded(self, begin: int, end: int) -> Tensor:
+        """Return the steps begin..end - 1 as [K B, ...], time first."""
+        ...
 
 
 def sequence_length(x: Any) -> int | None:
@@ -280,6 +301,7 @@ def _accuracy(output: Tensor, target: Tensor) -> float:
 
 
 __all__ = [
+    "FoldedSteps",
     "Meter",
     "NonFiniteError",
     "Prediction",

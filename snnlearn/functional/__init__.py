@@ -68,6 +68,14 @@ from snnlearn.functional.losses import (
     step_loss,
 )
 from snnlearn.functional.proximal import advance_average_, proximal_gradient
+from snnlearn.functional.sparse_map import (
+    SparseDense,
+    fold_rows,
+    roll_sparse_trace,
+    sparse_rows,
+    sparse_value,
+    sparse_weight_gradient,
+)
 from snnlearn.functional.surrogates import (
     SURROGATES,
     ArcTan,
@@ -125,6 +133,7 @@ __all__ = [
     "Rectangle",
     "Sigmoid",
     "Smooth",
+    "SparseDense",
     "Spike",
     "State",
     "Surrogate",
@@ -153,6 +162,7 @@ __all__ = [
     "flush_subnormals_",
     "flush_threshold",
     "fold_chunk",
+    "fold_rows",
     "forward_derivative",
     "fraction_of_logit",
     "gaussian_cumulative",
@@ -178,9 +188,13 @@ __all__ = [
     "reset_partials",
     "roll_eligibility",
     "roll_leak_trace",
+    "roll_sparse_trace",
     "roll_weights",
     "scan_chunk",
     "scan_leak",
+    "sparse_rows",
+    "sparse_value",
+    "sparse_weight_gradient",
     "spike_attention",
     "standardize_weight",
     "step_loss",

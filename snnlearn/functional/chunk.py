@@ -313,38 +313,72 @@ def roll_leak_trace(
     >>> roll_leak_trace(None, torch.ones(2, 1, 1), lif_leak_transition(0.5)).flatten()
     tensor([1.5000])
     """
+    power, weights = leak_powers(leak, len(x))
+    by_step = weights.to(x)
+    if restarts is None:
+        rolled = (by_step @ x.flatten(1)).unflatten(1, x.shape[1:])
+    else:
+        lasting = steps_that_last(restarts)
+        rolled = torch.stack([(row[:, None] * lasting).to(x) for row in by_step])
+        rolled = torch.einsum("hkb,kb...->hb...", rolled, x)
+    return flush_subnormals_(rolled if traces is None else rolled + rolled_entry(traces, power, restarts))
+
+
+def leak_powers(
+    leak: LeakTransition, steps: int
+) -> tuple[Float[Tensor, "hidden hidden"], Float[Tensor, "hidden steps"]]:
+    """Return T^K and T^(K-t) g for the steps t = 1..K, both float64.
+
+    >>> from snnlearn.functional.lif import lif_leak_transition
+    >>> [part.flatten().tolist() for part in leak_powers(lif_leak_transition(0.5), 2)]
+    [[0.25], [0.5, 1.0]]
+    """
     matrix = torch.tensor(leak.transition, dtype=torch.float64)
     column = torch.tensor(leak.drive, dtype=torch.float64)
     power, weights = torch.eye(len(column), dtype=torch.float64), []
-    for _ in range(len(x)):
+    for _ in range(steps):
         weights.append(power @ column)
         power = power @ matrix
-    by_step = torch.stack(weights[::-1], dim=1).to(x)
-    if restarts is None:
-        rolled = (by_step @ x.flatten(1)).unflatten(1, x.shape[1:])
-    else:  # a step counts for a row that does not restart after it
-        later = restarts.flip(0).cumsum(0).flip(0) - restarts.long()
-        rolled = torch.stack([(row[:, None] * (later == 0)).to(x) for row in by_step])
-        rolled = torch.einsum("hkb,kb...->hb...", rolled, x)
-    if traces is not None:
-        entry = torch.einsum("ij,j...->i...", power.to(x), traces)
-        if restarts is not None:
-            entry = entry.masked_fill(spread(restarts.any(0, keepdim=True), entry[:1])[0], 0)
-        rolled = rolled + entry
-    return flush_subnormals_(rolled)
+    return power, torch.stack(weights[::-1], dim=1)
+
+
+def steps_that_last(restarts: Bool[Tensor, "steps batch"]) -> Bool[Tensor, "steps batch"]:
+    """Return the steps of each row that still count at the chunk's end: the row does not restart after them.
+
+    >>> steps_that_last(torch.tensor([[False], [True], [False]])).flatten()
+    tensor([False,  True,  True])
+    """
+    return restarts.flip(0).cumsum(0).flip(0) - restarts.long() == 0
+
+
+def rolled_entry(
+    traces: Float[Tensor, "hidden batch *inputs"], power: Float[Tensor, "hidden hidden"], restarts: Restarts = None
+) -> Float[Tensor, "hidden batch *inputs"]:
+    """Return T^K e_0, zero in the rows that restart, for the trace e_0 that enters a chunk.
+
+    >>> rolled_entry(torch.ones(1, 1, 1), torch.tensor([[0.25]])).flatten()
+    tensor([0.2500])
+    """
+    entry = torch.einsum("ij,j...->i...", power.to(traces), traces)
+    if restarts is not None:
+        entry = entry.masked_fill(spread(restarts.any(0, keepdim=True), entry[:1])[0], 0)
+    return entry
 
 
 __all__ = [
     "Restarts",
     "fold_chunk",
+    "leak_powers",
     "read_norm",
     "read_weights",
     "roll_eligibility",
     "roll_leak_trace",
     "roll_weights",
+    "rolled_entry",
     "scan_chunk",
     "scan_leak",
     "spread",
+    "steps_that_last",
     "with_filter",
     "without_past",
 ]

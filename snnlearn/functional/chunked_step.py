@@ -97,8 +97,8 @@ class ChunkSource(Protocol):
 
     def chunk_weight_gradients(
         self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return dL/dW and dL/db for the signals [K B, *units], or raise when the source is not at `tick`."""
+    ) -> tuple[Tensor | None, Tensor]:
+        """Return dL/dW, None if it is gathered, and dL/db for the signals [K B, *units], or raise off `tick`."""
         ...
 
     def chunk_parameter_gradients(self, tick: int, signal: Tensor) -> tuple[Tensor, ...]:

@@ -26,6 +26,7 @@ from snnlearn.nn.normed_step import advance_behind, affine_parameters, norm_of_s
 from snnlearn.nn.phases import Listener, Phase, announce_backward
 from snnlearn.nn.rate import RateRegulariser
 from snnlearn.nn.signal_hub import Signal
+from snnlearn.nn.sparse_entry import enter_events
 from snnlearn.nn.state import StateShapeError
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
@@ -75,12 +76,14 @@ class ETBlock(EagerModule):
         self.feedback: Tensor | None = None
         self.shows_membrane = False
         self.chunk: Chunk | None = None
+        self.entries: frozenset[str] = frozenset()
         self.listener: Listener | None = None
         self.observer: Callable[[Tensor], None] | None = None
 
     @run_eagerly("a block writes its trace in place between forward and backward")
     def forward(self, x: Tensor) -> Tensor:
         """Run phase 1 (connection, then neuron) and phase 2 (the trace takes in x) for input x [B, ...]."""
+        x = enter_events(self, x)
         self._check_input(x)
         if self.chunk is not None:
             output = run_chunk(self, x, self.chunk)

@@ -11,8 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from snnlearn.functional.chunked_step import ChunkedStep, ChunkRun, ChunkSteps
+from snnlearn.functional.sparse_map import SparseDense, is_sparse
 from snnlearn.functional.traced_step import GatedStep, LinearisedStep, Step
+from snnlearn.functional.weighted_map import WeightedMap
 from snnlearn.nn.chunk import Chunk, NeuronScan, scan_cut, scan_neuron, step_of_scan
+from snnlearn.nn.connection import Connection
 from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.normed_step import advance_behind, affine_parameters, norm_of_step
@@ -47,7 +50,7 @@ def run_chunk(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
         x if isinstance(connection, ETRecurrent) else connection.traced_input(x),
         connection.effective_weight(),
         connection.bias,
-        connection.weighted_map(),
+        _map_for(connection, x),
         trace,
         run,
         block._tell,
@@ -76,7 +79,7 @@ def _steps(
         y = F.linear(x, weight[:, :inner], bias)
         recurrent_weight, spikes = weight[:, inner:], connection.spikes_for(chunk.unfolded(x)[0])
     else:
-        y = connection.weighted_map().value(x, weight, bias)
+        y = _map_for(connection, x).value(x, weight, bias)
     needs_jacobian = isinstance(trace, StepTrace) and (trace.needs_jacobian or _has_affine(block))
     scans: list[NeuronScan] = []
 
@@ -101,6 +104,10 @@ def _steps(
     assert scan.before is not None
     connection.spikes = scan.spikes[-1]
     return steps, torch.cat([x, scan.before.flatten(0, 1).to(x.dtype)], dim=-1)
+
+
+def _map_for(connection: Connection, x: Tensor) -> WeightedMap:
+    return SparseDense() if is_sparse(x) else connection.weighted_map()
 
 
 def _has_affine(block: "ETBlock") -> bool:

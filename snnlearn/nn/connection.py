@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.functional.eligibility import LinearEligibility
+from snnlearn.functional.sparse_map import is_sparse, linear
 from snnlearn.functional.weighted_map import Dense, WeightedMap
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
@@ -121,6 +122,12 @@ class ETLinear(Connection, nn.Linear):
     def weighted_map(self) -> WeightedMap:
         """Return the matrix product."""
         return Dense()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x W^T + b for x [B, ..., I], or sparse rows [B, I]; the weight gradient is the trace's, if any."""
+        if is_sparse(x) and (self.trace is None or not torch.is_grad_enabled()):
+            return linear(x, self.weight, self.bias)
+        return super().forward(x)
 
     def traced(self, x: Tensor, trace: TraceBuffer | StepTrace) -> Tensor:
         """Return x W^T + b."""

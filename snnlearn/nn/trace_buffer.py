@@ -17,6 +17,7 @@ from snnlearn.functional.chunk import roll_leak_trace, scan_leak
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import LeakTransition
 from snnlearn.functional.eligibility import BiasTrace, bias_gradient
+from snnlearn.functional.sparse_map import add_weight_gradient_, is_sparse, roll_sparse_trace
 from snnlearn.functional.trace import advance_leak_trace_, advance_leak_trace_of_one, read_leak_trace
 from snnlearn.functional.weighted_map import WeightedMap
 from snnlearn.nn.clocked_trace import NO_TRACE, ClockedTrace, StaleTraceError
@@ -24,7 +25,7 @@ from snnlearn.nn.state import StateShapeError
 
 
 class KeptInputs(NamedTuple):
-    """What backward needs of a chunk: its inputs [K, B, *inputs], its steps, and both traces before it."""
+    """What backward needs of a chunk: its inputs [K B, *inputs], its steps, and both traces before it."""
 
     inputs: Tensor
     steps: ChunkSteps
@@ -51,7 +52,7 @@ class TraceBuffer(ClockedTrace):
     """
 
     transient = ("values", "bias_values", "skipped")
-    plain = ("tick", "gathering", "gathered", "kept")
+    plain = ("tick", "gathering", "gathered", "gathered_by_input", "kept")
 
     def __init__(self, leak: LeakTransition, name: str = "this block") -> None:
         super().__init__(name)
@@ -60,6 +61,7 @@ class TraceBuffer(ClockedTrace):
         self.bias_values: Tensor | tuple[float, ...] | None = None
         self.gathering: Tensor | None = None
         self.gathered: Tensor | None = None
+        self.gathered_by_input: Tensor | None = None
         self.kept: KeptInputs | None = None
 
     def extra_repr(self) -> str:
@@ -76,7 +78,7 @@ class TraceBuffer(ClockedTrace):
         if self.values is None or self.bias_values is None:
             self.values, self.bias_values = self._start(x)
         elif self.values.shape[1:] != x.shape or self.values.device != x.device:
-            raise self._changed(x)
+            raise self._changed(x.shape, x.device)
         advance_leak_trace_(self.values, x, self.leak)
         if isinstance(self.bias_values, Tensor):
             advance_leak_trace_(self.bias_values, torch.ones_like(self.bias_values[0]), self.leak)
@@ -103,25 +105,36 @@ class TraceBuffer(ClockedTrace):
         self.gathered = d.T @ trace if self.gathered is None else self.gathered.addmm_(d.T, trace)
         return True
 
+    def take_gathered(self) -> Tensor | None:
+        """Return what was gathered [O, I] since the last call, None for nothing, and start a new sum."""
+        total, by_input = self.gathered, self.gathered_by_input
+        self.gathered = self.gathered_by_input = None
+        if by_input is None:
+            return total
+        return by_input.T.contiguous() if total is None else total.add_(by_input.T)
+
     def advance_chunk_(self, x: Float[Tensor, "rows *inputs"], steps: ChunkSteps) -> None:
         """Take a chunk's inputs x [K B, *inputs] into the trace, and tick once; backward meets them as they are."""
-        inputs = steps.unfolded(x)
+        step = torch.Size((x.shape[0] // steps.steps, *x.shape[1:]))
         ones: Tensor | None = None
         if steps.restarts is not None and isinstance(self.bias_values, tuple) and self.values is not None:
             self.bias_values = self.values.new_tensor(self.bias_values)[:, None].repeat(1, self.values.shape[1])
         before, before_one = self.values, self.bias_values
-        if before is not None and (before.shape[1:] != inputs.shape[1:] or before.device != x.device):
-            raise self._changed(inputs[0])
-        rolled = roll_leak_trace(before, self._wide(inputs), self.leak, steps.restarts)
+        if before is not None and (before.shape[1:] != step or before.device != x.device):
+            raise self._changed(step, x.device)
+        if is_sparse(x):
+            rolled = roll_sparse_trace(before, self._wide(x), steps.steps, self.leak, steps.restarts)
+        else:
+            rolled = roll_leak_trace(before, steps.unfolded(self._wide(x)), self.leak, steps.restarts)
         if steps.restarts is not None or isinstance(before_one, Tensor):
-            ones = rolled.new_ones(inputs.shape[:2])
+            ones = rolled.new_ones((steps.steps, step[0]))
             self.bias_values = roll_leak_trace(before_one, ones, self.leak, steps.restarts)  # type: ignore[arg-type]
         else:
             numbers = (0.0,) * len(self.leak.drive) if before_one is None else before_one
             for _ in range(steps.steps):
                 numbers = advance_leak_trace_of_one(numbers, self.leak)
             self.bias_values = numbers
-        self.values, self.kept = rolled, KeptInputs(inputs, steps, before, before_one)
+        self.values, self.kept = rolled, KeptInputs(x, steps, before, before_one)
         self.tick += 1
 
     def relay(self, tick: int, spike_input: Tensor) -> Tensor:
@@ -134,8 +147,11 @@ class TraceBuffer(ClockedTrace):
 
     def chunk_weight_gradients(
         self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return dL/dW and dL/db for the signals dL/ds [K B, *units] of the chunk; `snnlearn.functional.chunk`."""
+    ) -> tuple[Tensor | None, Tensor]:
+        """Return dL/dW and dL/db for the signals dL/ds [K B, *units] of the chunk; `snnlearn.functional.chunk`.
+
+        From sparse inputs dL/dW goes into `gathered_by_input` [I, O] while gathering for `weight`, and None comes back.
+        """
         self.check(tick)
         assert self.kept is not None
         inputs, steps, before, before_one = self.kept
@@ -143,14 +159,22 @@ class TraceBuffer(ClockedTrace):
         received, entering = scan_leak(d, self.leak, steps.restarts)
         units = weighted_map.units_last(received.flatten(0, 1))
         by_bias = units.flatten(0, -2).sum(0)
-        wide = inputs.flatten(0, 1).to(received.dtype)
-        by_weight = weighted_map.weight_gradient(received.flatten(0, 1), wide, weight)
+        gathers = self.gathering is weight and weight.requires_grad and weight.dtype == received.dtype
+        gathers = gathers and is_sparse(inputs)
+        parts = [(received.flatten(0, 1), inputs.to(received.dtype))]
         for k, row in enumerate(entering if before is not None else ()):
             assert before is not None
             assert before_one is not None
-            by_weight = by_weight + weighted_map.weight_gradient(row, before[k].to(row.dtype), weight)
+            parts.append((row, before[k].to(row.dtype)))
             by_bias = by_bias + bias_gradient(weighted_map.units_last(row), before_one[k])
-        return by_weight, by_bias
+        if not gathers:
+            products = [weighted_map.weight_gradient(d, x, weight) for d, x in parts]
+            return sum(products[1:], products[0]), by_bias
+        if self.gathered_by_input is None:
+            self.gathered_by_input = received.new_zeros(weight.shape[::-1])
+        for d, x in parts:
+            add_weight_gradient_(self.gathered_by_input, d, x)
+        return None, by_bias
 
     def _wide(self, x: Tensor) -> Tensor:
         return x.float() if torch.is_autocast_enabled(x.device.type) else x
@@ -172,10 +196,10 @@ class TraceBuffer(ClockedTrace):
         """
         return 0.0 if self.values is None else float(read_leak_trace(self.values, self.leak).norm())
 
-    def _changed(self, x: Tensor) -> StateShapeError:
+    def _changed(self, shape: torch.Size, device: torch.device) -> StateShapeError:
         assert self.values is not None
         return StateShapeError(
-            f"{self.name}: the input has shape {list(x.shape)} on {x.device}, the running trace "
+            f"{self.name}: the input has shape {list(shape)} on {device}, the running trace "
             f"{list(self.values.shape[1:])} on {self.values.device}: within a sequence both stay the same. "
             f"Call reset(net) where a new sequence begins"
         )
@@ -187,7 +211,7 @@ class TraceBuffer(ClockedTrace):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return attributes for copies and pickles, which gather nothing for the learner of this one."""
-        return {**super().__getstate__(), "gathering": None, "gathered": None, "kept": None}
+        return {**super().__getstate__(), "gathering": None, "gathered": None, "gathered_by_input": None, "kept": None}
 
 
 __all__ = ["NO_TRACE", "StaleTraceError", "TraceBuffer"]
