@@ -13,7 +13,6 @@ from snnlearn.functional.chunk import (
     with_filter,
     without_past,
 )
-from snnlearn.functional.chunked_step import ChunkedStep, ChunkSteps, CutChunk
 from snnlearn.functional.constants import (
     fraction_of_logit,
     inverse_softplus,
@@ -111,13 +110,10 @@ __all__ = [
     "RESETS",
     "SURROGATES",
     "ArcTan",
-    "ChunkSteps",
-    "ChunkedStep",
     "Constant",
     "ConstantDerivatives",
     "ConvEligibility",
     "Convolution",
-    "CutChunk",
     "Decay",
     "Dense",
     "FastSigmoid",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snnlearn import ALIF, DRTRL, HYPR, LIF, CubaLIF, ETBlock, ETLinear, Neuron, reset
-from snnlearn.functional import Jacobian, fold_chunk, roll_eligibility, scan_chunk
+from snnlearn.functional import Jacobian, fold_chunk, roll_eligibility, roll_weights, scan_chunk
 from snnlearn.functional.synaptic import step_eligibility, with_one
 
 EXACT = 1e-12
@@ -40,14 +40,23 @@ def recording(net: nn.Sequential, x: Tensor, y: Tensor) -> tuple[list[Jacobian],
     return steps, torch.stack(signals)
 
 
+def stacked(jacobians: list[Jacobian]) -> Jacobian:
+    """The Jacobians of the steps of a chunk as one, the steps in front of the units."""
+    transition, drive, spike_state, spike_input = zip(*jacobians, strict=True)
+    return Jacobian(
+        torch.stack(transition, 2), torch.stack(drive, 1), torch.stack(spike_state, 1), torch.stack(spike_input)
+    )
+
+
 def by_chunks(jacobians: list[Jacobian], signals: Tensor, x: Tensor, length: int) -> Tensor:
     """The loop of a chunked rule; the last chunk is what is left over."""
     gradient, eligibility = torch.zeros(()), None
     for start in range(0, len(x), length):
         part = slice(start, start + length)
-        received, entering = scan_chunk(jacobians[part], signals[part])
+        chunk = stacked(jacobians[part])
+        received, entering = scan_chunk(chunk, signals[part])
         gradient = gradient + fold_chunk(received, entering, x[part], eligibility)
-        eligibility = roll_eligibility(eligibility, jacobians[part], x[part])
+        eligibility = roll_eligibility(eligibility, *roll_weights(chunk), x[part])
     return gradient
 
 
@@ -83,9 +92,12 @@ def test_a_roll_is_as_many_steps() -> None:
     eligibility = torch.zeros(2, x.shape[1], 9, 7, dtype=x.dtype)
     for jacobian, x_t in zip(jacobians[:4], x, strict=False):
         _, eligibility = step_eligibility(eligibility, jacobian, x_t)
-    rolled = roll_eligibility(roll_eligibility(None, jacobians[:2], x[:2]), jacobians[2:4], x[2:4])
+    half = roll_eligibility(None, *roll_weights(stacked(jacobians[:2])), x[:2])
+    rolled = torch.stack(list(roll_eligibility(half, *roll_weights(stacked(jacobians[2:4])), x[2:4])))
     torch.testing.assert_close(rolled, eligibility, rtol=1e-12, atol=1e-14)
-    swapped = roll_eligibility(None, [jacobians[i] for i in (1, 0, 2, 3)], x[:4])
+    swapped = torch.stack(
+        list(roll_eligibility(None, *roll_weights(stacked([jacobians[i] for i in (1, 0, 2, 3)])), x[:4]))
+    )
     assert error(swapped, eligibility) > 1e-2  # control: the order of the steps matters
 
 
@@ -110,4 +122,4 @@ def test_further_leading_dimensions_and_single_precision() -> None:
 def test_a_chunk_has_one_signal_per_step() -> None:
     one = torch.ones(1, 1)
     with pytest.raises(ValueError, match="2 Jacobians for 1 signals"):
-        scan_chunk([Jacobian(one[None], one, one, one[0])] * 2, torch.ones(1, 1))
+        scan_chunk(stacked([Jacobian(one[None], one, one, one[0])] * 2), torch.ones(1, 1))
