@@ -56,12 +56,12 @@ def cross_checks(values: Values) -> Iterator[Problem]:
 
 
 def _chunk(values: Values, update: Any) -> Iterator[Problem]:
-    """Check that so many steps can be run at once."""
+    """Check that so many steps can be run at once; auto goes with everything, since it is 1 where they cannot."""
     chunk, rule = values.get("trainer.chunk", 1), values.get("rule.name")
-    if chunk == 1:
+    if chunk in (1, "auto"):
         return
     if rule in ONE_BY_ONE:
-        allowed = f"1 while rule is {rule}, which {ONE_BY_ONE[rule]}"
+        allowed = f"1 or auto while rule is {rule}, which {ONE_BY_ONE[rule]}"
         yield Problem("trainer.chunk", str(chunk), allowed, "every other rule takes trainer.chunk")
     elif isinstance(update, int) and update % chunk:
         allowed = f"sequence, or a multiple of trainer.chunk, which is {chunk}"

@@ -36,7 +36,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("trainer.chunk=0", "trainer.chunk: got 0; legal: a whole number >= 1"),
+        ("trainer.chunk=0", "trainer.chunk: got 0; legal: a whole number >= 1, or auto"),
         ("trainer.chunk=1.5", "trainer.chunk: got 1.5; legal: a whole number >= 1"),
         ("trainer.chunk=true", "trainer.chunk: got True"),
         ("trainer.chunk=null", "trainer.chunk: got None"),
@@ -68,7 +68,7 @@ def test_rules_that_go_step_by_step(rule: str) -> None:
     assert problem.path == "trainer.chunk"
     assert f"while rule is {rule}, which" in problem.legal
     assert str(problem).endswith("takes trainer.chunk")
-    assert validate(composed(f"rule={rule}", "trainer.chunk=1")) == []
+    assert validate(composed(f"rule={rule}", "trainer.chunk=auto")) == []
 
 
 @pytest.mark.parametrize("model", ["mlp", "recurrent", "convolutional"])
@@ -148,3 +148,17 @@ def test_a_run_from_before_the_knob_can_be_resumed_and_evaluated(small: Small, t
     again = run(small("trainer.epochs=2", f"trainer.resume={tmp_path}", "trainer.chunk=2"), tmp_path)
     assert again["epochs"] == 2
     assert json.loads((tmp_path / "summary.json").read_text())["epochs"] == 2
+
+
+@pytest.mark.parametrize("words", [["rule=drtrl"], ["rule=bptt"]])
+def test_the_length_may_be_left_to_a_measurement(
+    small: Small, tmp_path: Path, words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    run(small(*words, "trainer.chunk=auto", "neuron.threshold=0.3"), tmp_path / "auto")
+    (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("chunk=")]
+    run(small(*words, "neuron.threshold=0.3"), tmp_path / "one")
+    assert ("keeps its graph" in line) == (words == ["rule=bptt"])
+    one = weights(tmp_path / "one")
+    for name, value in weights(tmp_path / "auto").items():
+        torch.testing.assert_close(one[name], value, rtol=1e-4, atol=1e-5)
