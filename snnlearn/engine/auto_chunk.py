@@ -3,13 +3,14 @@
 **Bytes.** Between its forward and its backward a chunk of K steps of a block with B samples, I inputs, O units, H
 hidden values per unit (those of a filter among them) and elements of s bytes keeps
 
-    s [ K B (I + 3 O) + 2 H B I ]                                      a trace per input, such as OTTT's
-    s [ K B (2 I + 1 + O (H^2 + 2 H + 3)) + H B O (I + 1) ]            a trace per synapse, such as D-RTRL's
+    s [ K B (I + 2 O) + 2 H B I ]                                      a trace per input, such as OTTT's
+    s [ K B (2 I + 1 + O (H^2 + 2 H + 2)) + H B O (I + 1) ]            a trace per synapse, such as D-RTRL's
 
-In both, K B I are the inputs, and 3 K B O or 2 K B O the spikes, the signal that comes back to them and, where no
-whole Jacobian is kept, ds/dy. A trace per input is there as it was before the chunk and as it is after it. A trace per
+In both, K B I are the inputs and K B O the signal that comes back to the spikes; the spikes are the inputs of the next
+block. A trace per input needs ds/dy (K B O) and is there as it was before the chunk and as it is after it. A trace per
 synapse is there once; it meets the inputs with a one behind them for the bias (K B (I + 1)) and the Jacobian A, p, c, r
-of every step (H^2 + 2 H + 1 numbers a unit). Nothing else grows with K, and nothing with the length of the sequence.
+of every step (H^2 + 2 H + 1 numbers a unit). The gradients of the weights are there whatever K is, and so is what a
+block's forward needs for a moment. Nothing grows with the length of the sequence.
 
 **Cache.** The part that grows with K is written in the forward and read in the backward. Where it fits the last cache
 it comes from there, so the largest such K is the first guess. A trace per synapse is read and written once per chunk
@@ -75,9 +76,9 @@ class BlockShape(NamedTuple):
 
     def growing(self, steps: int) -> int:
         """Return the bytes that grow with the chunk of `steps`; the equation is the module's."""
-        per_step = self.inputs + 3 * self.outputs
+        per_step = self.inputs + 2 * self.outputs
         if self.per_synapse:
-            per_step = 2 * self.inputs + 1 + self.outputs * (self.hidden**2 + 2 * self.hidden + 3)
+            per_step = 2 * self.inputs + 1 + self.outputs * (self.hidden**2 + 2 * self.hidden + 2)
         return self.element * steps * self.batch * per_step
 
     def lasting(self) -> int:
@@ -91,7 +92,7 @@ class BlockShape(NamedTuple):
 
 
 class NetworkShape(NamedTuple):
-    """The blocks of a network, and the bytes that a step of its other layers keeps.
+    """The blocks of a network, and the bytes of a step that its other layers keep, which are their inputs.
 
     >>> NetworkShape((BlockShape(2, 3, 4, 1, False),), 100).growing(2)
     440
@@ -326,10 +327,14 @@ class _Seen:
 
     def other(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """Take in another layer, unless what it makes is a view of what it got."""
-        held = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, Tensor)}
-        made = output if isinstance(output, list | tuple) else (output,)
-        fresh = [t for t in made if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in held]
-        self.others[id(module)] = sum(t.numel() * t.element_size() for t in fresh)
+        made = {t.untyped_storage().data_ptr() for t in _tensors(output)}
+        kept = [x for x in inputs if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in made]
+        self.others[id(module)] = sum(x.numel() * x.element_size() for x in kept)
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    made = output if isinstance(output, list | tuple) else (output,)
+    return [value for value in made if isinstance(value, Tensor)]
 
 
 def peeked(values: Any) -> tuple[Any, Any]:

@@ -255,8 +255,8 @@ def test_a_loss_with_weights_of_its_own_gets_no_gradient() -> None:
 def test_bytes_of_a_block() -> None:
     """By hand: K 2, B 3, I 5, O 7, H 1, four bytes a number."""
     leak, synaptic = BlockShape(3, 5, 7, 1, False), BlockShape(3, 5, 7, 1, True)
-    assert (leak.growing(2), leak.lasting()) == (4 * 2 * 3 * (5 + 21), 4 * 2 * 3 * 5)
-    assert (synaptic.growing(2), synaptic.lasting()) == (4 * 2 * 3 * (11 + 7 * 6), 4 * 3 * 7 * 6)
+    assert (leak.growing(2), leak.lasting()) == (4 * 2 * 3 * (5 + 14), 4 * 2 * 3 * 5)
+    assert (synaptic.growing(2), synaptic.lasting()) == (4 * 2 * 3 * (11 + 7 * 5), 4 * 3 * 7 * 6)
     both = NetworkShape((leak, synaptic), 100)
     assert both.kept(2) == leak.kept(2) + synaptic.kept(2) + 200
     assert str(Choice(2, "so")) == "chunk=2: so"
@@ -268,7 +268,7 @@ def test_a_network_is_seen_as_it_is() -> None:
     hidden, readout = shape.blocks
     assert hidden == BlockShape(BATCH, INPUTS, 7, 2, True)  # ALIF: a membrane and an adaptation
     assert readout[:3] == (BATCH, 7, CLASSES)
-    assert shape.others == 2 * BATCH * 7 * 4  # what dropout and norm make
+    assert shape.others == 2 * BATCH * 7 * 4  # what dropout and norm are given
 
 
 @pytest.mark.parametrize(
