@@ -63,8 +63,8 @@ CHUNKS = 3
 class BlockShape(NamedTuple):
     """A block as its bytes see it: B, I, O, H, bytes of a number, and whether its trace is one per synapse.
 
-    >>> BlockShape(2, 3, 4, 1, True).kept(5, 1)
-    312
+    >>> BlockShape(2, 3, 4, 1, True).kept(5)
+    1208
     """
 
     batch: int
@@ -86,16 +86,16 @@ class BlockShape(NamedTuple):
         numbers = self.outputs * (self.inputs + 1) if self.per_synapse else 2 * self.inputs
         return self.element * self.hidden * self.batch * numbers
 
-    def kept(self, steps: int, blocks: int = 1) -> int:
-        """Return the bytes that `blocks` such blocks keep of a chunk of `steps`."""
-        return blocks * (self.growing(steps) + self.lasting())
+    def kept(self, steps: int) -> int:
+        """Return the bytes that are kept of a chunk of `steps`."""
+        return self.growing(steps) + self.lasting()
 
 
 class NetworkShape(NamedTuple):
     """The blocks of a network, and the bytes of a step that its other layers keep, which are their inputs.
 
     >>> NetworkShape((BlockShape(2, 3, 4, 1, False),), 100).growing(2)
-    440
+    376
     """
 
     blocks: tuple[BlockShape, ...]
