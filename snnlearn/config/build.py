@@ -178,7 +178,8 @@ def build_learner(config: Config, network: nn.Module) -> OnlineLearner:
     optimizer = optimizer if alpha is None else FPTT(optimizer, alpha, beta)
     try:
         rule = build_rule(config)
-        return OnlineLearner(network, rule, loss, optimizer, update=config.trainer.update, clip_norm=clip_norm)
+        options = config.trainer
+        return OnlineLearner(network, rule, loss, optimizer, options.update, clip_norm, options.chunk)
     except ValueError as error:
         problem = Problem("rule", config.rule.name, "a rule that goes with the rest", str(error))
         raise ConfigError([problem]) from error

@@ -14,6 +14,13 @@ __all__ = ["cross_checks"]
 
 Values = Mapping[str, Any]  # every legal value by its dotted path
 
+# Rules that cannot run several steps at once, and why.
+ONE_BY_ONE = {
+    "bptt": "keeps its graph through time",
+    "tbptt": "keeps its graph through time",
+    "traces_propagation": "has a loss of its own at every step",
+}
+
 
 def cross_checks(values: Values) -> Iterator[Problem]:
     """Yield every problem between knobs; `values` has the legal ones by dotted path, the others are left out.
@@ -36,6 +43,7 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     window = values.get("rule.window")
     if values.get("rule.name") == "tbptt" and window is not None and update != "sequence" and update % window:
         yield Problem("trainer.update", str(update), f"sequence, or a multiple of rule.window, which is {window}")
+    yield from _chunk(values, update)
     if values.get("optimizer.fptt_alpha") is not None and update == "sequence":
         hint = "FPTT steps the weights at every step"
         yield Problem(
@@ -45,6 +53,19 @@ def cross_checks(values: Values) -> Iterator[Problem]:
         yield Problem("optimizer.nesterov", "true", "false while optimizer.momentum is 0")
     if values.get("device") == "cuda" and not torch.cuda.is_available():
         yield Problem("device", "'cuda'", "cpu or auto: this machine has no usable GPU")
+
+
+def _chunk(values: Values, update: Any) -> Iterator[Problem]:
+    """Check that so many steps can be run at once; auto goes with everything, since it is 1 where they cannot."""
+    chunk, rule = values.get("trainer.chunk", 1), values.get("rule.name")
+    if chunk in (1, "auto"):
+        return
+    if rule in ONE_BY_ONE:
+        allowed = f"1 or auto while rule is {rule}, which {ONE_BY_ONE[rule]}"
+        yield Problem("trainer.chunk", str(chunk), allowed, "every other rule takes trainer.chunk")
+    elif isinstance(update, int) and update % chunk:
+        allowed = f"sequence, or a multiple of trainer.chunk, which is {chunk}"
+        yield Problem("trainer.update", str(update), allowed, "weights change only where a chunk ends")
 
 
 def _steps(values: Values) -> Iterator[Problem]:

@@ -38,19 +38,24 @@ MUST_MATCH = (
     "trainer.batch_size",
     "trainer.max_batches",
 )
-# These do not touch what is learned.
+# These do not touch what is learned, rounding aside.
 MAY_DIFFER = (
     "device",
     "threads",
     "logger",
     "dataset.root",
     "dataset.cache_dir",
+    "trainer.chunk",
     "trainer.epochs",
     "trainer.workers",
     "trainer.save_every",
     "trainer.nonfinite",
     "trainer.resume",
 )
+
+
+# Knobs that came after the first run folders, and the value that means what those runs did.
+LATER = {"trainer.chunk": 1}
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,10 @@ def stored_config(checkpoint: Path) -> dict[str, Any]:
     if not isinstance(record.get("config"), dict):
         raise CheckpointError(f"{checkpoint} holds no configuration: scripts/train.py did not write it")
     config: dict[str, Any] = record["config"]
+    for path, value in LATER.items():
+        group, _, leaf = path.rpartition(".")
+        if isinstance(config.get(group), dict):
+            config[group].setdefault(leaf, value)
     return config
 
 

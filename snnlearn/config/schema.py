@@ -142,6 +142,10 @@ class TrainerConfig:
     update: int | Literal["sequence"] = knob(
         "step the optimizer at the end of a sequence, or every so many steps", at_least=1
     )
+    chunk: int | Literal["auto"] = knob(
+        "steps that are run at once: faster, the same numbers to rounding; auto: as measured on the first batch",
+        at_least=1,
+    )
     workers: int = knob("processes that read data beside the training; 0: none", at_least=0)
     max_batches: int | None = knob("stop every epoch after so many batches; null: never", at_least=1)
     save_every: int | None = knob("save a checkpoint every so many batches too; null: once an epoch", at_least=1)

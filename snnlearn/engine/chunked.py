@@ -115,7 +115,7 @@ def check_chunk(chunk: Any, update: Any, rule: LearningRule) -> int:
     4
     """
     if not (isinstance(chunk, int) and not isinstance(chunk, bool) and chunk >= 1):
-        raise ValueError(f"chunk={chunk!r}: the number of steps that are run at once, from 1; write chunk=16")
+        raise ValueError(f"chunk={chunk!r}: the number of steps run at once, from 1, or 'auto'; write chunk=16")
     if isinstance(update, int) and update % chunk:
         raise ValueError(
             f"chunk={chunk} with update={update}: weights change only where a chunk ends, so an update comes after a "

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.engine.arguments import check_loss, check_optimizer
+from snnlearn.engine.auto_chunk import chosen_on_first_batch
 from snnlearn.engine.checks import (
     add_signal_parameters,
     check_graph,
@@ -32,10 +33,10 @@ from snnlearn.engine.sequence import (
     map_outputs,
     note_target,
     sequence_length,
+    trace_norms,
 )
 from snnlearn.engine.window import Window
 from snnlearn.functional.arguments import is_number
-from snnlearn.nn.block import ETBlock
 from snnlearn.nn.signal_hub import as_reward, hubs_of
 from snnlearn.nn.state import non_finite_state, reset, stashed_state
 from snnlearn.rules.attach import check_types
@@ -56,7 +57,8 @@ class OnlineLearner:
     either way the gradient of an update is the mean over its steps' losses. On a stream, which has no end,
     "sequence" means every such step. A rule with a window updates where a window ends, so k is a multiple of it.
     `chunk` K steps are run at once, with the same numbers and much faster (`snnlearn.functional.chunk`); a k is a
-    multiple of it, and layers that would mean something else are refused.
+    multiple of it, and layers that would mean something else are refused. "auto" chooses K on the first batch that is
+    learned from, by memory, cache and a short measurement (`snnlearn.engine.auto_chunk`); until then `chunk` is 1.
     `clip_norm` bounds the gradient's norm once per update. `report` says how each parameter learns. Raises
     RuleChoiceError for BPTT with update=k, TypeError for a loss or an optimizer that is none, ValueError for the rest.
 
@@ -75,7 +77,7 @@ class OnlineLearner:
         optimizer: torch.optim.Optimizer,
         update: str | int = "sequence",
         clip_norm: float | None = None,
-        chunk: int = 1,
+        chunk: int | str = 1,
     ) -> None:
         check_types(net, rule)
         check_update(update, rule)
@@ -84,7 +86,8 @@ class OnlineLearner:
         check_loss(loss)
         check_optimizer(net, optimizer)
         self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
-        self.update, self.clip_norm, self.chunk = update, clip_norm, check_chunk(chunk, update, rule)
+        self.update, self.clip_norm, self._chooses_chunk = update, clip_norm, chunk == "auto"
+        self.chunk = 1 if self._chooses_chunk else check_chunk(chunk, update, rule)
         self.report = rule.attach(net)
         self._frozen = frozen_norms(net)
         add_signal_parameters(net, optimizer)
@@ -119,6 +122,10 @@ class OnlineLearner:
         check_sequence(x, per_step_target)
         for message in thawed_norms(self.net, self._frozen):
             self._warn_once(message)
+        if self._chooses_chunk:
+            with self._failing_clean():
+                length, x, y = chosen_on_first_batch(self, x, y, per_step_target)
+            self.chunk, self._chooses_chunk = length or 1, length is None
         if not keep_state:
             self._run = None
             reset(self.net)
@@ -142,7 +149,7 @@ class OnlineLearner:
                 self._refuse_non_finite_state()
             if meter.loss is None and meter.batch_size:
                 self._warn_once("a sequence without a single target was met; it changes no weight")
-        return meter.result(gradient_norm=self.gradient_norm, updates=updates, trace_norms=self._trace_norms())
+        return meter.result(gradient_norm=self.gradient_norm, updates=updates, trace_norms=trace_norms(self.net))
 
     def _pieces(self, x: Iterable[Tensor], y: Any, per_step_target: bool, restarts: Tensor | None) -> Iterator[Piece]:
         if self.chunk > 1:
@@ -372,13 +379,6 @@ class OnlineLearner:
         if message not in self._warned:
             self._warned.add(message)
             log.warning(message)
-
-    def _trace_norms(self) -> dict[str, float]:
-        return {
-            name or "block": module.connection.trace.norm()
-            for name, module in self.net.named_modules()
-            if isinstance(module, ETBlock) and module.connection.trace is not None
-        }
 
     @contextmanager
     def _failing_clean(self) -> Iterator[None]:

@@ -156,6 +156,19 @@ def wide(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float32 else values.to(torch.promote_types(values.dtype, torch.float32))
 
 
+def trace_norms(net: nn.Module) -> dict[str, float]:
+    """Return the norm of the trace of every block of `net` that has one, by name.
+
+    >>> trace_norms(nn.Linear(1, 1))
+    {}
+    """
+    return {
+        name or "block": module.connection.trace.norm()
+        for name, module in net.named_modules()
+        if isinstance(module, ETBlock) and module.connection.trace is not None
+    }
+
+
 def _firing_modules(net: nn.Module) -> dict[str, ETBlock | Neuron]:
     """Return by name the blocks whose neuron spikes, and the spiking neurons that stand outside any block."""
     named: dict[str, ETBlock | Neuron] = {}
@@ -310,5 +323,6 @@ __all__ = [
     "note_target",
     "sequence_length",
     "steps_of",
+    "trace_norms",
     "wide",
 ]

@@ -1,0 +1,362 @@
+"""Choose how many steps are run at once: what fits the memory, what fits the cache, and what is fastest here.
+
+**Bytes.** Between its forward and its backward a chunk of K steps of a block with B samples, I inputs, O units, H
+hidden values per unit (those of a filter among them) and elements of s bytes keeps
+
+    s [ K B (I + 2 O) + 2 H B I ]                                      a trace per input, such as OTTT's
+    s [ K B (2 I + 1 + O (H^2 + 2 H + 2)) + H B O (I + 1) ]            a trace per synapse, such as D-RTRL's
+
+In both, K B I are the inputs and K B O the signal that comes back to the spikes; the spikes are the inputs of the next
+block. A trace per input needs ds/dy (K B O) and is there as it was before the chunk and as it is after it. A trace per
+synapse is there once; it meets the inputs with a one behind them for the bias (K B (I + 1)) and the Jacobian A, p, c, r
+of every step (H^2 + 2 H + 1 numbers a unit). The gradients of the weights are there whatever K is, and so is what a
+block's forward needs for a moment. Nothing grows with the length of the sequence.
+
+**Cache.** The part that grows with K is written in the forward and read in the backward. Where it fits the last cache
+it comes from there, so the largest such K is the first guess. A trace per synapse is read and written once per chunk
+and wants K as large as can be; only a measurement says which of the two counts.
+
+**Measurement.** From the first guess up to larger K while that is faster, else down to smaller ones while that costs
+nothing, a few chunks each of the first batch, on a copy of the network: weights, state, statistics and random numbers
+stay as they are.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from snnlearn.engine.checks import refuse_non_finite
+from snnlearn.engine.chunked import check_chunk, refuse_unfoldable
+from snnlearn.engine.machine import cache_size, free_memory
+from snnlearn.engine.sequence import sequence_length
+from snnlearn.engine.yardsticks import Problem
+from snnlearn.nn.block import ETBlock
+from snnlearn.nn.recurrent import ETRecurrent
+from snnlearn.nn.step_trace import StepTrace
+from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
+from snnlearn.nn.trace_buffer import TraceBuffer
+from snnlearn.rules.legality import RuleChoiceError
+
+if TYPE_CHECKING:
+    from snnlearn.engine.learner import OnlineLearner
+
+log = logging.getLogger("snnlearn.engine")
+
+LENGTHS = (1, 2, 4, 8, 16, 32, 64)
+"""The chunk lengths that are tried."""
+
+SHARE_OF_MEMORY = 0.25
+"""The share of the free memory that a chunk may take."""
+
+WORTH = 0.95
+"""A larger chunk is taken where it needs at most this share of the time."""
+
+CHUNKS = 3
+"""How many chunks a measurement runs; the first, whose trace is empty, counts by itself."""
+
+
+class BlockShape(NamedTuple):
+    """A block as its bytes see it: B, I, O, H, bytes of a number, and whether its trace is one per synapse.
+
+    >>> BlockShape(2, 3, 4, 1, True).kept(5)
+    1208
+    """
+
+    batch: int
+    inputs: int
+    outputs: int
+    hidden: int
+    per_synapse: bool
+    element: int = 4
+
+    def growing(self, steps: int) -> int:
+        """Return the bytes that grow with the chunk of `steps`; the equation is the module's."""
+        per_step = self.inputs + 2 * self.outputs
+        if self.per_synapse:
+            per_step = 2 * self.inputs + 1 + self.outputs * (self.hidden**2 + 2 * self.hidden + 2)
+        return self.element * steps * self.batch * per_step
+
+    def lasting(self) -> int:
+        """Return the bytes of the trace; the equation is the module's."""
+        numbers = self.outputs * (self.inputs + 1) if self.per_synapse else 2 * self.inputs
+        return self.element * self.hidden * self.batch * numbers
+
+    def kept(self, steps: int) -> int:
+        """Return the bytes that are kept of a chunk of `steps`."""
+        return self.growing(steps) + self.lasting()
+
+
+class NetworkShape(NamedTuple):
+    """The blocks of a network, and the bytes of a step that its other layers keep, which are their inputs.
+
+    >>> NetworkShape((BlockShape(2, 3, 4, 1, False),), 100).growing(2)
+    376
+    """
+
+    blocks: tuple[BlockShape, ...]
+    others: int = 0
+
+    def growing(self, steps: int) -> int:
+        """Return the bytes that grow with the chunk of `steps`."""
+        return sum(block.growing(steps) for block in self.blocks) + steps * self.others
+
+    def kept(self, steps: int) -> int:
+        """Return the bytes that are kept of a chunk of `steps`."""
+        return self.growing(steps) + sum(block.lasting() for block in self.blocks)
+
+
+class Choice(NamedTuple):
+    """The number of steps that are run at once, and why.
+
+    >>> str(Choice(4, "the fastest"))
+    'chunk=4: the fastest'
+    """
+
+    chunk: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"chunk={self.chunk}: {self.why}"
+
+
+def choose_chunk(
+    learner: "OnlineLearner", x: Iterable[Tensor], y: Any, per_step_target: bool = False, budget: int | None = None
+) -> Choice:
+    """Return the chunk length for `learner` on a batch x, y as for `OnlineLearner.learn`, and say it in the log.
+
+    `budget` bytes that a chunk may keep, by default `SHARE_OF_MEMORY` of what is free. A network or rule that cannot
+    run in chunks gets 1. Nothing of the learner moves; x and y are read, so hand over no iterator, but what
+    `peeked` makes of it.
+
+    >>> from snnlearn import LI, OTTT, ETBlock, ETLinear, OnlineLearner
+    >>> net = ETBlock(ETLinear(3, 2), LI())
+    >>> learner = OnlineLearner(net, OTTT(), nn.functional.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.1))
+    >>> choose_chunk(learner, torch.ones(5, 4, 3), torch.tensor([0, 1, 0, 1]), budget=0).chunk
+    1
+    """
+    choice = _refused(learner) or _chosen(learner, x, y, per_step_target, budget)
+    log.info("%s", choice)
+    return choice
+
+
+def chosen_on_first_batch(
+    learner: "OnlineLearner", x: Iterable[Tensor], y: Any, per_step_target: bool
+) -> tuple[int | None, Iterable[Tensor], Any]:
+    """Return the chunk length for `learner`, None after an empty batch, and x and y to go on with.
+
+    Raises NonFiniteError for an input with a NaN or an infinity.
+    """
+    steps, x = peeked(x)
+    targets, y = peeked(y) if per_step_target else (y, y)
+    if isinstance(x, Tensor):
+        refuse_non_finite(x)
+    first = next(iter(steps), None)
+    if first is None or len(first) == 0:
+        return None, x, y
+    return choose_chunk(learner, steps, targets, per_step_target).chunk, x, y
+
+
+def _refused(learner: "OnlineLearner") -> Choice | None:
+    """Return the choice for a network, rule or update that leaves none."""
+    try:
+        check_chunk(2, "sequence", learner.rule)
+        refuse_unfoldable(learner.net)
+    except RuleChoiceError as error:
+        return Choice(1, f"no other is possible. {error}")
+    if len(_divisors(learner.update)) == 1:
+        return Choice(1, f"an update after every {learner.update} steps is no multiple of 2")
+    return None
+
+
+def _divisors(update: str | int) -> list[int]:
+    return [length for length in LENGTHS if isinstance(update, str) or update % length == 0]
+
+
+def _chosen(learner: "OnlineLearner", x: Iterable[Tensor], y: Any, per_step_target: bool, budget: int | None) -> Choice:
+    trial = _Trial(learner, x, y, per_step_target)
+    shape, device = trial.shape(), trial.device
+    budget = int(SHARE_OF_MEMORY * free_memory(device)) if budget is None else budget
+    cache = cache_size(device)
+    lengths = _divisors(learner.update)
+    if trial.length is not None:  # one length that takes the whole sequence is enough
+        lengths = [length for length in lengths if length == 1 or length // 2 < trial.length]
+    fitting = [length for length in lengths if length == 1 or shape.kept(length) <= budget]
+    cached = [length for length in fitting if shape.growing(length) <= cache]
+    seconds = _climb(fitting, cached[-1] if cached else 1, trial.seconds)
+    chunk = best_of(seconds)
+    times = ", ".join(f"{length}: {1e3 * seconds[length]:.3g}" for length in sorted(seconds))
+    passed = "" if fitting == lengths else f"; {fitting[-1]} is the largest that the budget allows"
+    why = (
+        f"ms a step by chunk length {times}; it keeps {_mib(shape.kept(chunk))} of a budget of {_mib(budget)}, "
+        f"{_mib(shape.growing(chunk))} of it beside a cache of {_mib(cache)}{passed}"
+    )
+    return Choice(chunk, why)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.3g} MiB"
+
+
+def _climb(lengths: Sequence[int], first: int, measure: Callable[[int], float]) -> dict[int, float]:
+    """Return seconds a step by length, from `first` upwards while it pays, else downwards while it costs nothing."""
+    begin = lengths.index(first)
+    seconds = {first: measure(first)}
+    for length, shorter in zip(lengths[begin + 1 :], lengths[begin:], strict=False):
+        seconds[length] = measure(length)
+        if seconds[length] > WORTH * seconds[shorter]:
+            break
+    if best_of(seconds) == first:
+        for length, longer in zip(lengths[:begin][::-1], lengths[: begin + 1][::-1], strict=False):
+            seconds[length] = measure(length)
+            if WORTH * seconds[length] > seconds[longer]:
+                break
+    return seconds
+
+
+def best_of(seconds: dict[int, float]) -> int:
+    """Return the shortest length whose time is the best but for a few per cent.
+
+    >>> best_of({1: 3.0, 2: 1.02, 4: 1.0})
+    2
+    """
+    fastest = min(seconds.values())
+    return min(length for length, value in seconds.items() if WORTH * value <= fastest)
+
+
+class _Paced:
+    """The steps of a sequence, each asked for in its turn: when a chunk begins, the one before has ended."""
+
+    def __init__(self, x: Sequence[Tensor] | Tensor, chunk: int, device: torch.device) -> None:
+        self.x, self.chunk, self.device = x, chunk, device
+        self.marks: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for t, x_t in enumerate(self.x):
+            if t % self.chunk == 0:
+                self.mark()
+            yield x_t
+        self.mark()
+
+    def mark(self) -> None:
+        """Note the time when all that was asked for is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.marks.append(perf_counter())
+
+
+class _Trial:
+    """A copy of a learner and steps of its first batch: the last, where answers are, or the first of an iterable."""
+
+    def __init__(self, learner: "OnlineLearner", x: Iterable[Tensor], y: Any, per_step_target: bool) -> None:
+        self.learner, self.length, self.per_step_target = learner, sequence_length(x), per_step_target
+        most = CHUNKS * LENGTHS[-1]
+        sliced = isinstance(x, Tensor | list | tuple) and (not per_step_target or isinstance(y, Tensor | list | tuple))
+        head = x[-most:] if sliced else list(itertools.islice(x, most))  # type: ignore[index]
+        if per_step_target:
+            y = y[-most:] if sliced else list(itertools.islice(y, most))
+        self.problem = Problem(learner.net, (head, y), learner.loss, per_step_target, None)
+        self.device = self.problem.x[0].device
+
+    def run(self, chunk: int, steps: int) -> list[float]:
+        """Learn from the last `steps` steps and return the times at which chunks began, and the end."""
+        problem, learner = self.problem, self.learner
+        x = problem.x[-steps:]
+        paced = _Paced(x, chunk, self.device)
+        with problem.drawing(), torch.enable_grad():
+            optimizer = torch.optim.SGD(problem.net.parameters(), lr=0.0)
+            twin = type(learner)(problem.net, learner.rule, problem.loss, optimizer, update=learner.update, chunk=chunk)
+            twin.learn(paced, problem.y[-steps:] if self.per_step_target else problem.y, self.per_step_target)
+        return paced.marks
+
+    def seconds(self, chunk: int) -> float:
+        """Return the seconds that a step of the sequence takes in chunks of this length."""
+        steps = min(self.problem.steps, CHUNKS * chunk)
+        marks = self.run(chunk, steps)
+        first, rest = marks[1] - marks[0], marks[-1] - marks[1]
+        if steps <= chunk:
+            return first / steps
+        later = rest / (steps - chunk)
+        return later if self.length is None else (first + (self.length - chunk) * later) / self.length
+
+    def shape(self) -> NetworkShape:
+        """Run two steps one by one, and return what a chunk of the network is made of."""
+        net, seen = self.problem.net, _Seen()
+        inside = {id(part) for block in net.modules() if isinstance(block, ETBlock) for part in block.modules()}
+        handles = [m.register_forward_hook(seen.block) for m in net.modules() if isinstance(m, ETBlock)]
+        outside = [m for m in net.modules() if id(m) not in inside and next(m.children(), None) is None]
+        handles += [m.register_forward_hook(seen.other) for m in outside]
+        try:
+            self.run(1, min(2, self.problem.steps))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return NetworkShape(tuple(seen.blocks.values()), sum(seen.others.values()))
+
+
+class _Seen:
+    """What hooks see of one step: the blocks by their sizes, other layers by the bytes of what they make."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, BlockShape] = {}
+        self.others: dict[int, int] = {}
+
+    def block(self, block: nn.Module, inputs: Any, output: Tensor) -> None:
+        """Take in a block."""
+        assert isinstance(block, ETBlock)
+        trace, x = block.connection.trace, inputs[0]
+        hidden, entering = 0, x[0].numel() + (output[0].numel() if isinstance(block.connection, ETRecurrent) else 0)
+        if isinstance(trace, TraceBuffer | FilteredTrace):
+            hidden = len(trace.leak.drive)
+        elif isinstance(trace, StepTrace):
+            hidden = len(block.neuron.state_names)
+        if isinstance(trace, StepTrace) and trace.filter is not None:
+            hidden += len(trace.filter.drive)
+        synaptic = isinstance(trace, SynapticTrace)
+        if isinstance(trace, StepTrace) and not synaptic:  # each step leaves its own trace: counted twice
+            entering *= 2
+        size = output.element_size()
+        self.blocks[id(block)] = BlockShape(len(x), entering, output[0].numel(), hidden, synaptic, size)
+
+    def other(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """Take in another layer, unless what it makes is a view of what it got."""
+        made = {t.untyped_storage().data_ptr() for t in _tensors(output)}
+        kept = [x for x in inputs if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in made]
+        self.others[id(module)] = sum(x.numel() * x.element_size() for x in kept)
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    made = output if isinstance(output, list | tuple) else (output,)
+    return [value for value in made if isinstance(value, Tensor)]
+
+
+def peeked(values: Any) -> tuple[Any, Any]:
+    """Return (values to look at, the same values to go through afterwards); an iterator is read in part, and rejoined.
+
+    >>> head, values = peeked(iter([1, 2]))
+    >>> head, list(values)
+    ([1, 2], [1, 2])
+    """
+    if not isinstance(values, Iterator):
+        return values, values
+    head = list(itertools.islice(values, LENGTHS[-1]))
+    return head, itertools.chain(head, values)
+
+
+__all__ = [
+    "LENGTHS",
+    "BlockShape",
+    "Choice",
+    "NetworkShape",
+    "best_of",
+    "choose_chunk",
+    "chosen_on_first_batch",
+    "peeked",
+]
