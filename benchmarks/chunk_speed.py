@@ -24,9 +24,10 @@ from typing import Any
 import torch
 from common import interleaved, machine, save, table
 from figures import figures_of, peers_of
-from inputs import recordings_folder
+from hand_loops import Tuned
+from inputs import SIZES, recordings_folder
 from memory import peak_of_a_step
-from step_speed import Tuned, relative_error
+from step_speed import relative_error
 from torch import Tensor
 from torch.nn import functional as F
 from works import WORKS, Work
@@ -166,7 +167,7 @@ HEADER = ["contender", "ms/step", "x hand-written", "x products", "trace MB/step
 def measure(letter: str, options: argparse.Namespace) -> dict[str, Any]:
     """Check, time and print one work; return its results."""
     work = WORKS[letter]
-    steps, batch = options.steps or work.steps, options.batch or work.batch
+    steps, batch = options.steps or SIZES[letter][0], options.batch or SIZES[letter][1]
     chunks = sorted({steps if chunk == "T" else min(int(chunk), steps) for chunk in options.chunks})
     x, labels = work.inputs(steps, batch)
     print(f"\n({letter}) {work.title}, T = {steps}, B = {batch}; {float((x > 0).float().mean()):.2%} not zero")

@@ -10,6 +10,8 @@ import torch
 from common import sparse_counts
 from torch import Tensor
 
+SIZES = {"a": (96, 128), "b": (20, 32), "c": (96, 64), "d": (300, 128)}
+"""T and B of each work, unless told otherwise."""
 EVENTS_PER_UTTERANCE = 7_200
 """Spikes of a spoken digit on the 700 channels of the Heidelberg cochlea, on average."""
 MOST_SPIKES = 0.3

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from hand_loops import CONV_DECAY, READOUT_DECAY, RECURRENT_DECAY, HandConvolutional, HandRecurrent
+from hand_loops import CONV_DECAY, READOUT_DECAY, RECURRENT_DECAY, HandConvolutional, HandRecurrent, HandWritten
 from inputs import digits, frames, labels_for, recordings_folder, utterances
-from step_speed import HandWritten, build_network
+from step_speed import build_network
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,16 +19,13 @@ RECORDED_MS = 310
 
 @dataclass(frozen=True)
 class Work:
-    """One network and its input.
+    """One network and its input; T and B unless told otherwise are `inputs.SIZES`.
 
-    `batch` B and `steps` T unless told otherwise; `inputs(steps, batch)` x [T, B, ...] and labels [B]; `products(x,
-    net, chunk)` a run of the work's bare matrix products, K steps at once; `layers` inputs and units of each layer with
+    `inputs(steps, batch)` gives x [T, B, ...] and labels [B]; `products(x, net, chunk)` a run of the work's bare matrix products, K steps at once; `layers` inputs and units of each layer with
     a trace, for counting bytes.
     """
 
     title: str
-    batch: int
-    steps: int
     build: Callable[[], nn.Sequential]
     inputs: Callable[[int, int], tuple[Tensor, Tensor]]
     hand: type[HandWritten]
@@ -173,11 +170,9 @@ def recordings(steps: int, batch: int) -> tuple[Tensor, Tensor]:
 
 MLP_LAYERS = ((2312, 512),)
 WORKS = {
-    "a": Work("MLP 2312-512-10", 128, 96, mlp, with_labels(digits, 10), HandWritten, mlp_products, MLP_LAYERS),
+    "a": Work("MLP 2312-512-10", mlp, with_labels(digits, 10), HandWritten, mlp_products, MLP_LAYERS),
     "b": Work(
         "conv 2x34x34 -> 32 -> 64 -> 10",
-        32,
-        20,
         convolutional,
         with_labels(frames, 10),
         HandConvolutional,
@@ -186,8 +181,6 @@ WORKS = {
     ),
     "c": Work(
         "recurrent 700-256-20",
-        64,
-        96,
         recurrent,
         with_labels(utterances, 20),
         HandRecurrent,
@@ -196,8 +189,6 @@ WORKS = {
     ),
     "d": Work(
         "MLP 2312-512-10 on N-MNIST recordings at 1 ms",
-        128,
-        300,
         mlp,
         recordings,
         HandWritten,
