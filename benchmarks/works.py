@@ -21,8 +21,8 @@ RECORDED_MS = 310
 class Work:
     """One network and its input; T and B unless told otherwise are `inputs.SIZES`.
 
-    `inputs(steps, batch)` gives x [T, B, ...] and labels [B]; `products(x, net, chunk)` a run of the work's bare matrix products, K steps at once; `layers` inputs and units of each layer with
-    a trace, for counting bytes.
+    `inputs(steps, batch)` gives x [T, B, ...] and labels [B]; `products(x, net, chunk)` a run of the work's bare
+    matrix products, K steps at once; `layers` inputs and units of each layer with a trace, for counting bytes.
     """
 
     title: str

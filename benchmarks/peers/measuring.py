@@ -43,7 +43,8 @@ def missing(peer: str, *modules: str) -> bool:
     """Print a line that says which of `modules` is not installed, if any is not."""
     absent = [module for module in modules if importlib.util.find_spec(module) is None]
     if absent:
-        reason = f"{', '.join(absent)} not installed: `make peers` installs benchmarks/peers/requirements.txt into outputs/peers"
+        names = ", ".join(absent)
+        reason = f"{names} not installed: `make peers` installs benchmarks/peers/requirements.txt into outputs/peers"
         print(json.dumps({"peer": peer, "missing": reason}))
     return bool(absent)
 
