@@ -19,6 +19,7 @@ import argparse
 import statistics
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import torch
@@ -94,6 +95,7 @@ def check_equal(work: Work, rules: list[str], chunks: list[int], x: Tensor, labe
     return errors
 
 
+@cache
 def is_refused(work: Work, rule: str, chunk: int) -> str:
     """Return why the library refuses this rule and chunk on the work's network, "" when it does not."""
     try:
