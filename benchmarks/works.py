@@ -75,12 +75,13 @@ def convolutional() -> nn.Sequential:
 
 def recurrent() -> nn.Sequential:
     """Return 700-256-20 with recurrent weights and a leaky readout."""
-    return quantized(
-        nn.Sequential(
-            ETBlock(ETRecurrent(700, 256), LIF(decay=RECURRENT_DECAY)),
-            ETBlock(ETLinear(256, 20), LI(decay=READOUT_DECAY)),
-        )
+    net = nn.Sequential(
+        ETBlock(ETRecurrent(700, 256), LIF(decay=RECURRENT_DECAY)),
+        ETBlock(ETLinear(256, 20), LI(decay=READOUT_DECAY)),
     )
+    with torch.no_grad():
+        next(net.parameters()).mul_(3)
+    return quantized(net)
 
 
 def pieces(x: Tensor, chunk: int) -> list[Tensor]:

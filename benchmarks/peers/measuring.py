@@ -72,7 +72,8 @@ def weights_of(work: str):  # type: ignore[no-untyped-def]
     weights = []
     for shape in SIZES_OF_LAYERS[work]:
         fan_in = math.prod(shape[1:]) or 1
-        width = 4 if work != "c" and len(weights) < len(SIZES_OF_LAYERS[work]) - 2 else 1
+        hidden = len(weights) < len(SIZES_OF_LAYERS[work]) - 2
+        width = (3 if not weights else 1) if work == "c" else (4 if hidden else 1)
         drawn = (2 * torch.rand(shape) - 1) * width / math.sqrt(fan_in) * (len(shape) > 1)
         weights.append((drawn * 2**12).round() / 2**12)
     if work == "c":
