@@ -19,6 +19,8 @@ SIZES_OF_LAYERS = {
     "c": [(256, 700), (256, 256), (256,), (20, 256), (20,)],
 }
 """Shapes of the weights of each work, in the order of the hand-written loops."""
+WIDTHS = {"a": 16, "b": 4, "c": 3}
+"""How much wider than torch's own the weights of the hidden layers are."""
 ROUNDING = 1e-3
 
 
@@ -73,7 +75,7 @@ def weights_of(work: str):  # type: ignore[no-untyped-def]
     for shape in SIZES_OF_LAYERS[work]:
         fan_in = math.prod(shape[1:]) or 1
         hidden = len(weights) < len(SIZES_OF_LAYERS[work]) - 2
-        width = (3 if not weights else 1) if work == "c" else (4 if hidden else 1)
+        width = WIDTHS[work] if hidden and (work != "c" or not weights) else 1
         drawn = (2 * torch.rand(shape) - 1) * width / math.sqrt(fan_in) * (len(shape) > 1)
         weights.append((drawn * 2**12).round() / 2**12)
     if work == "c":
