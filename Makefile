@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help train test lint format bench
+.PHONY: help train test lint format bench peers
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -69,6 +69,19 @@ bench: $(VENV)/.dev-ready ## Measure step speed, silence and memory (results als
 	$(BIN)/python benchmarks/step_speed.py
 	$(BIN)/python benchmarks/silence.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/chunk_speed.py
+
+PEERS := outputs/peers
+
+peers: $(PEERS)/.ready ## Time SpikingJelly, snnTorch and braintrace, in an environment of their own
+	mkdir -p outputs/benchmarks
+	for peer in spikingjelly snntorch braintrace; do $(PEERS)/bin/python benchmarks/peers/$${peer}_peer.py; done > outputs/benchmarks/peers.jsonl
+	@echo "results: outputs/benchmarks/peers.jsonl; benchmarks/chunk_speed.py --threads 1 --peers takes them in"
+
+$(PEERS)/.ready: benchmarks/peers/requirements.txt $(VENV)/.dev-ready
+	$(BIN)/python -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input --requirement $<
+	@touch $@
 
 $(VENV)/.package-ready: pyproject.toml
 	@$(call install,.)

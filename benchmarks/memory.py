@@ -87,15 +87,15 @@ def stream(steps: int, device: torch.device) -> Iterator[Tensor]:
         yield (torch.rand(BATCH, INPUTS, device=device, generator=generator) < 0.05).float()
 
 
-def peak_of_a_step(rule: LearningRule, steps: int, device: torch.device) -> int:
-    """Return the peak bytes of the second training step of `steps` timesteps, the optimizer warm."""
+def peak_of_a_step(rule: LearningRule, steps: int, device: torch.device, chunk: int = 1) -> int:
+    """Return the peak bytes of the second training step of `steps` timesteps, `chunk` at once, the optimizer warm."""
     torch.manual_seed(0)
     net = nn.Sequential(
         ETBlock(ETLinear(INPUTS, HIDDEN), LIF(decay=0.5)),
         Readout(nn.Linear(HIDDEN, CLASSES)),
     ).to(device)
     labels = torch.zeros(BATCH, dtype=torch.long, device=device)
-    learner = OnlineLearner(net, rule, F.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.01))
+    learner = OnlineLearner(net, rule, F.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.01), chunk=chunk)
     learner.learn(stream(3, device), labels)
     learner.reset()
     with peak_bytes(device) as figure:

@@ -13,19 +13,16 @@ not trace the first layer, so a second variant hands them a traced input.
 
 import argparse
 import importlib.util
-import math
 import statistics
 from collections.abc import Callable
 
 import torch
 from common import interleaved, machine, ratio_of_medians, save, sparse_counts, table
+from hand_loops import CLASSES, DECAY, HIDDEN, INPUTS, THRESHOLD, HandWritten, Tuned
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snnlearn import LIF, OTTT, ETBlock, ETLinear, OnlineLearner, Readout
-
-INPUTS, HIDDEN, CLASSES = 2312, 512, 10
-DECAY, THRESHOLD = 0.5, 1.0
 
 
 def build_network() -> nn.Sequential:
@@ -37,121 +34,6 @@ def build_network() -> nn.Sequential:
     with torch.no_grad():
         next(net.parameters()).mul_(4)
     return net
-
-
-class HandWritten:
-    """The same training step in plain tensor expressions."""
-
-    def __init__(self, weights: list[Tensor]) -> None:
-        self.parameters = [weight.detach().clone().requires_grad_() for weight in weights]
-        self.gradients: list[Tensor] = []
-        self.optimizer = torch.optim.Adam(self.parameters)
-
-    @torch.no_grad()
-    def sequence(self, x: Tensor, labels: Tensor) -> float:
-        """Accumulate the gradients of one sequence x [T, B, I]; return the mean loss."""
-        weight, bias, readout, readout_bias = (parameter.detach() for parameter in self.parameters)
-        self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
-        grad_weight, grad_bias, grad_readout, grad_readout_bias = self.gradients
-        target = F.one_hot(labels, CLASSES).to(x.dtype)
-        v, trace = x.new_zeros(x.shape[1], HIDDEN), torch.zeros_like(x[0])
-        bias_trace, loss, total = 0.0, x.new_zeros(()), x.new_zeros(x.shape[1], CLASSES)
-        for x_t in x:
-            # 1. forward
-            v = DECAY * v + F.linear(x_t, weight, bias)
-            u = v - THRESHOLD
-            spikes = (u >= 0).to(x.dtype)
-            v = v - THRESHOLD * spikes
-            output = F.linear(spikes, readout, readout_bias)
-            # 2. trace update
-            trace = DECAY * trace + x_t
-            bias_trace = DECAY * bias_trace + 1
-            # 3. readout and neuron backward; arctan surrogate of alpha 2: 1 / (1 + (pi u)^2)
-            error = (output.softmax(1) - target) / target.numel() * CLASSES / len(x)
-            grad_readout += error.T @ spikes
-            grad_readout_bias += error.sum(0)
-            signal = error @ readout / (1 + (math.pi * u) ** 2)
-            # 4. ET backward
-            grad_weight += signal.T @ trace
-            grad_bias += bias_trace * signal.sum(0)
-            loss += F.cross_entropy(output, labels)
-            total += output
-        return float(loss) / len(x)
-
-    def learn(self, x: Tensor, labels: Tensor) -> float:
-        """One training step."""
-        loss = self.sequence(x, labels)
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            parameter.grad = gradient
-        self.optimizer.step()
-        return loss
-
-
-class Tuned:
-    """The same again, every buffer allocated once and every operation in place."""
-
-    def __init__(self, weights: list[Tensor], batch: int) -> None:
-        self.parameters = [weight.detach().clone().requires_grad_() for weight in weights]
-        self.gradients = [torch.zeros_like(weight) for weight in weights]
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            parameter.grad = gradient
-        self.weights = [parameter.detach() for parameter in self.parameters]
-        like = weights[0]
-        self.y, self.v, self.u, self.spikes, self.signal = (like.new_zeros(batch, HIDDEN) for _ in range(5))
-        self.trace = like.new_zeros(batch, INPUTS)
-        self.output, self.total = (like.new_zeros(batch, CLASSES) for _ in range(2))
-        self.bias_trace = 0.0
-        self.optimizer = torch.optim.Adam(self.parameters)
-
-    def reset(self) -> None:
-        """Forget state, trace and gradients."""
-        for buffer in (*self.gradients, self.v, self.trace, self.total):
-            buffer.zero_()
-        self.bias_trace = 0.0
-
-    def step(self, x_t: Tensor, target: Tensor, scale: float) -> Tensor:
-        """Add the gradients of one step x_t [B, I], one-hot target [B, C]; return the summed cross entropy."""
-        weight, bias, readout, readout_bias = self.weights
-        grad_weight, grad_bias, grad_readout, grad_readout_bias = self.gradients
-        # 1. forward
-        torch.addmm(bias, x_t, weight.T, out=self.y)
-        torch.add(self.y, self.v, alpha=DECAY, out=self.v)
-        torch.sub(self.v, THRESHOLD, out=self.u)
-        torch.ge(self.u, 0, out=self.spikes)
-        self.v.sub_(self.spikes, alpha=THRESHOLD)
-        torch.addmm(readout_bias, self.spikes, readout.T, out=self.output)
-        # 2. trace update
-        torch.add(x_t, self.trace, alpha=DECAY, out=self.trace)
-        self.bias_trace = DECAY * self.bias_trace + 1
-        # 3. readout and neuron backward; arctan surrogate of alpha 2: 1 / (1 + (pi u)^2)
-        log_p = F.log_softmax(self.output, 1)
-        loss = -(log_p * target).sum()
-        error = log_p.exp_().sub_(target).mul_(scale)
-        grad_readout.addmm_(error.T, self.spikes)
-        grad_readout_bias.add_(error.sum(0))
-        torch.mm(error, readout, out=self.signal)
-        self.signal.div_(self.u.mul_(math.pi).square_().add_(1))
-        # 4. ET backward
-        grad_weight.addmm_(self.signal.T, self.trace)
-        grad_bias.add_(self.signal.sum(0), alpha=self.bias_trace)
-        self.total.add_(self.output)
-        return loss
-
-    def sequence(self, x: Tensor, labels: Tensor) -> float:
-        """Accumulate the gradients of one sequence x [T, B, I]; return the mean loss."""
-        self.reset()
-        target = F.one_hot(labels, CLASSES).to(x.dtype)
-        scale = 1 / (len(x) * len(labels))
-        loss = x.new_zeros(())
-        for x_t in x:
-            loss += self.step(x_t, target, scale)
-        return float(loss) * scale
-
-    def learn(self, x: Tensor, labels: Tensor) -> float:
-        """One training step."""
-        loss = self.sequence(x, labels)
-        self.optimizer.step()
-        return loss
 
 
 def jelly_step(weights: list[Tensor], trace_input: bool) -> tuple[Callable[[Tensor, Tensor], float], nn.Module]:
