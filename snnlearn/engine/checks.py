@@ -60,6 +60,22 @@ def frozen_norms(net: nn.Module) -> list[nn.Module]:
     return [m.norm for m in net.modules() if isinstance(m, ETBlock) and m.norm is not None and is_frozen(m)]
 
 
+def other_dtype(net: nn.Module, x: Tensor, error: RuntimeError) -> TypeError | None:
+    """Return what to raise for an input of another dtype than the parameters, None where `error` means something else.
+
+    >>> other_dtype(nn.Linear(1, 1), torch.ones(1), RuntimeError("dtype")) is None
+    True
+    """
+    own = next((p.dtype for p in net.parameters()), x.dtype)
+    if x.dtype == own or "dtype" not in str(error):
+        return None
+    other = f", or net.to({x.dtype})" if x.is_floating_point() else ""
+    return TypeError(
+        f"the input is {x.dtype} and the network's parameters are {own}: both must be one dtype; write "
+        f"x.to({own}){other}"
+    )
+
+
 def thawed_norms(net: nn.Module, frozen: Sequence[nn.Module]) -> list[str]:
     """Return what to say of each normalisation among `frozen` that learns by the statistics of the step by now.
 
@@ -102,7 +118,7 @@ def refuse_non_finite(x: Tensor) -> None:
     """Raise NonFiniteError for an input with a NaN or an infinity."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return
-    x = x.values() if x.layout is torch.sparse_csr else x
+    x = x.values() if isinstance(x, Tensor) and x.layout is torch.sparse_csr else x
     if math.isfinite(x.sum()):
         return
     wrong = ~torch.isfinite(x)
@@ -138,6 +154,7 @@ __all__ = [
     "check_sequence",
     "check_update",
     "frozen_norms",
+    "other_dtype",
     "refuse_non_finite",
     "require_gradients",
     "thawed_norms",

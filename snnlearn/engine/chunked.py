@@ -65,9 +65,12 @@ def pieces_of(
         end = begin + len(inputs)
         if isinstance(x, FoldedSteps):
             folded = x.folded(begin, end)
+        elif len(inputs) == 1:
+            folded = inputs[0]
         elif isinstance(x, Tensor):
             folded = x[begin:end].flatten(0, 1)
         else:
+            refuse_other_than_tensors(inputs)
             folded = fold_rows(inputs) if is_sparse(inputs[0]) else torch.cat(inputs)
         mask = None if restarts is None else restarts[begin:end]
         return Piece(folded, targets, mask if mask is not None and bool(mask.any()) else None)
@@ -83,6 +86,19 @@ def pieces_of(
             inputs, targets = [], []
     if inputs:
         yield piece()
+
+
+def refuse_other_than_tensors(steps: Iterable[object]) -> None:
+    """Raise TypeError for a step of the input that is no tensor.
+
+    >>> refuse_other_than_tensors([torch.zeros(1, 2)])
+    """
+    for step in steps:
+        if not isinstance(step, Tensor):
+            raise TypeError(
+                f"one step of the input is a {type(step).__name__}: pass tensors; write "
+                f"torch.as_tensor(x, dtype=torch.float32)"
+            )
 
 
 def run_piece(net: Callable[[Tensor], Any], module: nn.Module, hubs: list[SignalHub], piece: Piece) -> list[Any]:
@@ -175,4 +191,4 @@ def refuse_unfoldable(net: nn.Module) -> None:
                 )
 
 
-__all__ = ["Piece", "check_chunk", "pieces_of", "refuse_unfoldable", "run_piece"]
+__all__ = ["Piece", "check_chunk", "pieces_of", "refuse_other_than_tensors", "refuse_unfoldable", "run_piece"]

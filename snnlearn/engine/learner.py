@@ -17,11 +17,19 @@ from snnlearn.engine.checks import (
     check_sequence,
     check_update,
     frozen_norms,
+    other_dtype,
     refuse_non_finite,
     require_gradients,
     thawed_norms,
 )
-from snnlearn.engine.chunked import Piece, check_chunk, pieces_of, refuse_unfoldable, run_piece
+from snnlearn.engine.chunked import (
+    Piece,
+    check_chunk,
+    pieces_of,
+    refuse_other_than_tensors,
+    refuse_unfoldable,
+    run_piece,
+)
 from snnlearn.engine.gathering import Gathering
 from snnlearn.engine.losses import NO_TARGET, LossRun, StepLoss, taught
 from snnlearn.engine.schedule import chosen_steps
@@ -45,10 +53,6 @@ from snnlearn.rules.axes import LearningRule, RuleChoiceError
 log = logging.getLogger("snnlearn.engine")
 
 
-def _no_loss(output: Any, target: Any) -> Tensor:
-    raise AssertionError("a prediction has no loss")
-
-
 class OnlineLearner:
     """Train `net` by `rule`, forward in time.
 
@@ -56,9 +60,8 @@ class OnlineLearner:
     `update` "sequence" steps the optimizer at the end of each sequence, k after every k steps that had a loss;
     either way the gradient of an update is the mean over its steps' losses. On a stream, which has no end,
     "sequence" means every such step. A rule with a window updates where a window ends, so k is a multiple of it.
-    `chunk` K steps are run at once, with the same numbers and much faster (`snnlearn.functional.chunk`); a k is a
-    multiple of it, and layers that would mean something else are refused. "auto" chooses K on the first batch that is
-    learned from, by memory, cache and a short measurement (`snnlearn.engine.auto_chunk`); until then `chunk` is 1.
+    `chunk` K steps run at once, with the same numbers (`snnlearn.functional.chunk`): k is a multiple of it, layers that
+    would mean something else are refused; "auto" chooses K on the first batch (`snnlearn.engine.auto_chunk`).
     `clip_norm` bounds the gradient's norm once per update. `report` says how each parameter learns. Raises
     RuleChoiceError for BPTT with update=k, TypeError for a loss or an optimizer that is none, ValueError for the rest.
 
@@ -154,10 +157,9 @@ class OnlineLearner:
     def _pieces(self, x: Iterable[Tensor], y: Any, per_step_target: bool, restarts: Tensor | None) -> Iterator[Piece]:
         if self.chunk > 1:
             refuse_unfoldable(self.net)
-        return pieces_of(x, y, per_step_target, restarts, self.chunk, self._until_update)
-
-    def _until_update(self) -> int | None:
-        return self.update - self._pending if isinstance(self.update, int) else None
+        due = self.update if isinstance(self.update, int) else None
+        left = (lambda: None) if due is None else (lambda: due - self._pending)
+        return pieces_of(x, y, per_step_target, restarts, self.chunk, left)
 
     def _learn_piece(self, piece: Piece, run: LossRun, meter: Meter, chosen: Iterator[bool]) -> Tensor | None:
         """Run a piece forward, and backward from the losses of those of its steps that learn; return their sum."""
@@ -243,7 +245,7 @@ class OnlineLearner:
         """Return outputs for sequences x [T, B, ...], in eval() and from fresh state; a running stream goes on."""
         check_sequence(x, False)
         with self._apart(), Meter(self.net) as meter:
-            run = LossRun(_no_loss, None, False)
+            run = LossRun(self.loss, None, False)
             for piece in self._pieces(x, NO_TARGET, False, None):
                 for output, _, _ in self._steps_of_piece(piece, run):
                     meter.add(output, None, None)
@@ -283,11 +285,7 @@ class OnlineLearner:
         return self._window is None or self._window.add(loss)
 
     def _forward(self, x_t: Tensor, target: Any, run: LossRun) -> tuple[Any, Tensor | None]:
-        if not isinstance(x_t, Tensor):
-            raise TypeError(
-                f"one step of the input is a {type(x_t).__name__}: pass tensors; write "
-                f"torch.as_tensor(x, dtype=torch.float32)"
-            )
+        refuse_other_than_tensors([x_t])
         for hub in self._hubs:
             hub.target = target if isinstance(target, Tensor) else None
         output = self._output(x_t)
@@ -307,14 +305,10 @@ class OnlineLearner:
         try:
             return self.net(x_t)
         except RuntimeError as error:
-            own = next((p.dtype for p in self.net.parameters()), x_t.dtype)
-            if x_t.dtype == own or "dtype" not in str(error):
+            explained = other_dtype(self.net, x_t, error)
+            if explained is None:
                 raise
-            other = f", or net.to({x_t.dtype})" if x_t.is_floating_point() else ""
-            raise TypeError(
-                f"the input is {x_t.dtype} and the network's parameters are {own}: both must be one dtype; write "
-                f"x.to({own}){other}"
-            ) from error
+            raise explained from error
 
     def _apply(self) -> int:
         """Scale to the mean, check, clip, step: the one place where weights change; return the number of updates."""
