@@ -118,7 +118,7 @@ def refuse_non_finite(x: Tensor) -> None:
     """Raise NonFiniteError for an input with a NaN or an infinity."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return
-    x = x.values() if isinstance(x, Tensor) and x.layout is torch.sparse_csr else x
+    x = x.values() if x.layout is torch.sparse_csr else x
     if math.isfinite(x.sum()):
         return
     wrong = ~torch.isfinite(x)

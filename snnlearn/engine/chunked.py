@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from snnlearn.engine.losses import NO_TARGET
-from snnlearn.engine.sequence import FoldedSteps, map_outputs, steps_of
+from snnlearn.engine.sequence import FoldedSteps, map_outputs, sequence_length, steps_of
 from snnlearn.functional.sparse_map import fold_rows, is_sparse
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.chunk import Chunk, in_chunk
@@ -57,6 +57,7 @@ def pieces_of(
     >>> [piece.steps for piece in pieces_of(torch.zeros(5, 1, 2), torch.zeros(1), False, None, 2)]
     [2, 2, 1]
     """
+    check_restarts(restarts, sequence_length(x))
     inputs: list[Tensor] = []
     targets: list[Any] = []
     begin, left = 0, until_update()
@@ -86,6 +87,22 @@ def pieces_of(
             inputs, targets = [], []
     if inputs:
         yield piece()
+
+
+def check_restarts(restarts: object, steps: int | None) -> None:
+    """Raise ValueError unless `restarts` is None or a mask [T, B] for a sequence of `steps` T, None where unknown.
+
+    >>> check_restarts(torch.zeros(5, 2, dtype=torch.bool), 5)
+    """
+    if restarts is None:
+        return
+    got = f"{list(restarts.shape)} {restarts.dtype}" if isinstance(restarts, Tensor) else type(restarts).__name__
+    is_mask = isinstance(restarts, Tensor) and restarts.dtype == torch.bool and restarts.dim() == 2
+    if not is_mask or (isinstance(restarts, Tensor) and steps not in (None, len(restarts))):
+        raise ValueError(
+            f"restarts is {got}: it takes a boolean mask [T, B]{'' if steps is None else f' with T = {steps}'}, true "
+            f"where a row begins another sequence before a step; or leave it None"
+        )
 
 
 def refuse_other_than_tensors(steps: Iterable[object]) -> None:
@@ -191,4 +208,12 @@ def refuse_unfoldable(net: nn.Module) -> None:
                 )
 
 
-__all__ = ["Piece", "check_chunk", "pieces_of", "refuse_other_than_tensors", "refuse_unfoldable", "run_piece"]
+__all__ = [
+    "Piece",
+    "check_chunk",
+    "check_restarts",
+    "pieces_of",
+    "refuse_other_than_tensors",
+    "refuse_unfoldable",
+    "run_piece",
+]

@@ -51,6 +51,15 @@ Restarts = Bool[Tensor, "steps batch"] | None
 """Which rows begin a new sequence before which step of the chunk; None for none."""
 
 
+def rows_at(restarts: Restarts, t: int) -> Bool[Tensor, " batch"] | None:
+    """Return the rows [B] that restart before step t, None for none.
+
+    >>> rows_at(torch.tensor([[False, False], [True, False]]), 0) is None
+    True
+    """
+    return None if restarts is None or not bool(restarts[t].any()) else restarts[t]
+
+
 def spread(rows: Bool[Tensor, "steps batch"], like: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
     """Return a mask [K, B] with dimensions of size 1 behind it, to meet values [K, B, ...].
 
@@ -375,6 +384,7 @@ __all__ = [
     "roll_leak_trace",
     "roll_weights",
     "rolled_entry",
+    "rows_at",
     "scan_chunk",
     "scan_leak",
     "spread",

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from snnlearn.functional.chunk import Restarts
+from snnlearn.functional.chunk import Restarts, rows_at
 from snnlearn.functional.dynamics import Jacobian
 from snnlearn.functional.eligibility import refuse_second_order
-from snnlearn.functional.surrogates import Surrogate
 from snnlearn.functional.traced_step import DirectDerivative, GatedStep, LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
 
@@ -58,9 +57,7 @@ class ChunkSteps(NamedTuple):
 
     def rows_at(self, t: int) -> Tensor | None:
         """Return the rows [B] that restart before step t, None for none."""
-        if self.restarts is None or not bool(self.restarts[t].any()):
-            return None
-        return self.restarts[t]
+        return rows_at(self.restarts, t)
 
     def each(self) -> list[Step]:
         """Return the chunk step by step."""
@@ -173,25 +170,4 @@ class ChunkedStep(torch.autograd.Function):
         return *cast[:3], None, None, None, None, None, *cast[3:]
 
 
-class CutChunk(torch.autograd.Function):
-    """K steps of a neuron whose past is a constant: dL/dy_t = psi(u_t) dL/ds_t; `snnlearn.functional.cut_step`."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, y: Tensor, advance: Callable[[Tensor], tuple[Tensor, Tensor]], surrogate: Surrogate
-    ) -> Tensor:
-        """Return the spikes [K B, *units] of y; keep u."""
-        spike, u = advance(y)
-        ctx.surrogate = surrogate
-        ctx.save_for_backward(u)
-        return spike
-
-    @staticmethod
-    def backward(ctx: Any, grad_spike: Tensor) -> tuple[Tensor, None, None]:
-        """Return psi(u) * dL/ds; raise when asked for a graph of it."""
-        refuse_second_order("a neuron whose past is cut from the graph")
-        (u,) = ctx.saved_tensors
-        return grad_spike * ctx.surrogate.derivative(u), None, None
-
-
-__all__ = ["ChunkRun", "ChunkSource", "ChunkSteps", "ChunkedStep", "CutChunk"]
+__all__ = ["ChunkRun", "ChunkSource", "ChunkSteps", "ChunkedStep"]

@@ -29,7 +29,8 @@ DENSE_ABOVE = 0.05
 FEW_ROWS = 128
 """Where both products of a layer, value and weight gradient, are as fast dense as sparse on a CPU: for many rows at a
 density of DENSE_ABOVE; for hardly any event at FEW_ROWS rows, since the sparse ones turn all the weights around first.
-`benchmarks/sparse_events.py` measures both; the docs have the figures. On other devices they are not measured.
+`benchmarks/sparse_events.py` measures both. They are provisional: on a loaded machine the crossing lay between 2 and
+5 % at 2,048 rows (docs/notes.md). On other devices they are not measured.
 """
 
 

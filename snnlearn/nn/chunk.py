@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from snnlearn.functional.chunk import Restarts
+from snnlearn.functional.chunk import Restarts, rows_at
 from snnlearn.functional.dynamics import State
 from snnlearn.functional.trace import flush_subnormals
 from snnlearn.functional.traced_step import DirectDerivative, LinearisedStep
@@ -46,9 +46,7 @@ class Chunk(NamedTuple):
 
     def rows_at(self, t: int) -> Tensor | None:
         """Return the rows [B] that restart before step t, None for none."""
-        if self.restarts is None or not bool(self.restarts[t].any()):
-            return None
-        return self.restarts[t]
+        return rows_at(self.restarts, t)
 
 
 @contextmanager

@@ -119,10 +119,9 @@ def _without_trace(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
     """Run a block that keeps no trace, or not now; its gradient is that of each step alone."""
     connection, neuron = block.connection, block.neuron
     if isinstance(connection, ETRecurrent):
-        output = _recurrent_without_trace(block, connection, x, chunk)
-    else:
-        y = connection(x)
-        output = neuron(y if block.norm is None else block.norm(y))
+        return _recurrent_without_trace(block, connection, x, chunk)
+    y = connection(x)
+    output: Tensor = neuron(y if block.norm is None else block.norm(y))
     return output
 
 

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from snnlearn.functional.chunked_step import CutChunk
 from snnlearn.functional.cut_step import Firing, cut_step
 from snnlearn.functional.dynamics import (
     ConstantDerivatives,
@@ -19,7 +17,7 @@ from snnlearn.functional.dynamics import (
 from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.functional.trace import flush_subnormals_
-from snnlearn.nn.chunk import Chunk
+from snnlearn.nn.chunk import Chunk, scan_cut
 from snnlearn.nn.constant import FRACTION, POSITIVE, ConstantValue, LearnableConstant, check_threshold
 from snnlearn.nn.membrane import MembraneNeuron
 from snnlearn.nn.neuron import Neuron
@@ -97,15 +95,10 @@ class FiringNeuron(MembraneNeuron):
             return super()._advance_chunk(y, chunk)
 
         def advance(folded: Tensor) -> tuple[Tensor, Tensor]:
-            steps = []
-            for t, y_t in enumerate(chunk.unfolded(folded).unbind()):
-                rows = chunk.rows_at(t)
-                if rows is not None:
-                    self.reset(rows)
-                steps.append(self.advance_cut(y_t))
-            return torch.cat([spike for spike, _ in steps]), torch.cat([u for _, u in steps])
+            scan, u = scan_cut(self, chunk.unfolded(folded), chunk)
+            return scan.spikes.flatten(0, 1), u.flatten(0, 1)
 
-        return CutChunk.apply(y, advance, self.surrogate)  # type: ignore[no-any-return]
+        return cut_step(advance, y, self.surrogate)
 
     def extra_repr(self) -> str:
         """Return what a spike does."""

@@ -106,7 +106,7 @@ class SignalHub:
         kept = self.target
         for t, (error_t, seen_t) in enumerate(pieces):
             if not self.learning[t]:
-                answers.append(seen_t.new_zeros(signal.shape_of(seen_t), dtype=error.dtype))
+                answers.append(torch.zeros_like(seen_t, dtype=error.dtype))
                 continue
             self.target = self.targets[t]
             answer, gradients = signal.respond_at(t, error_t, seen_t, self)
@@ -195,10 +195,6 @@ class Signal(Stateful):
     ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """Return `respond` for step t of a chunk."""
         return self.respond(error, seen, hub)
-
-    def shape_of(self, seen: Tensor) -> torch.Size:
-        """Return the shape of the signal [B, *units] for what `observe` made of a step."""
-        return seen.shape
 
     def respond(self, error: Tensor, seen: Tensor, hub: SignalHub) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """Return the signal and the gradients of this module's parameters, None for one with a graph of its own."""

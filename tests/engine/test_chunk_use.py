@@ -250,3 +250,13 @@ def test_a_value_that_is_no_number_changes_no_weight(rule: Any) -> None:
     with pytest.raises(FloatingPointError):
         learner.learn(iter(x), y)
     assert all(torch.equal(a, b) for a, b in zip(before, learner.net.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize(
+    "mask", [torch.zeros(STEPS, BATCH), torch.zeros(STEPS - 1, BATCH, dtype=torch.bool), torch.zeros(BATCH) > 0]
+)
+def test_restarts_are_a_mask_of_steps_and_rows(mask: Tensor, chunk: int) -> None:
+    x, y = data()
+    with pytest.raises(ValueError, match=r"restarts is .*it takes a boolean mask \[T, B\] with T = 7"):
+        learner_of(net_of(), chunk=chunk).learn(x, y, restarts=mask)
