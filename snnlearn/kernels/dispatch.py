@@ -5,8 +5,8 @@ CUDA device and the twin can do what is asked, and the reference otherwise, on t
 is kept to: what cannot run as chosen raises KernelUnavailableError with the reason. The logger `snnlearn.kernels` says
 what runs and why, once per function and reason, at level INFO.
 
-A twin has the name and the signature of its reference and lies in the module that `TWINS` gives. Nothing but this module
-imports those, and only when a twin is asked for, so each of them can be deleted.
+A twin has the name and the signature of its reference and lies in the module that `TWINS` gives. This module alone
+imports those, when a twin is asked for, so each of them can be deleted.
 """
 
 import importlib
@@ -132,7 +132,9 @@ def _wrong_tensors(tensors: list[Tensor]) -> str:
         if value.layout != torch.strided:
             return f"{value.layout}: the kernels take dense tensors"
         if value.dtype not in KERNEL_DTYPES:
-            return f"{value.dtype}: the kernels take float32, bfloat16 and float16, and keep states and traces in float32"
+            return (
+                f"{value.dtype}: the kernels take float32, bfloat16 and float16, and keep states and traces in float32"
+            )
         if value.requires_grad and torch.is_grad_enabled():
             return "a tensor requires grad: the kernels have no derivative of their own"
         if value.numel() >= 2**31:

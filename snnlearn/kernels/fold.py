@@ -1,4 +1,4 @@
-"""Twin of `roll_eligibility` in `snnlearn.functional.chunk`: one pass over the eligibility, all hidden values at once."""
+"""Twin of `roll_eligibility` in `snnlearn.functional.chunk`: one pass over the eligibility."""
 
 from collections.abc import Sequence
 

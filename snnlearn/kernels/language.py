@@ -33,7 +33,9 @@ def jit(kernel: Callable[..., Any]) -> Any:
     if not FOUND:
         return kernel
     kernel = inspect.unwrap(kernel)
-    return triton.jit(kernel, do_not_specialize=[name for name in inspect.signature(kernel).parameters if name == "steps"])
+    return triton.jit(
+        kernel, do_not_specialize=[name for name in inspect.signature(kernel).parameters if name == "steps"]
+    )
 
 
 __all__ = ["FOUND", "FP_FUSION", "constexpr", "jit", "tl", "triton"]

@@ -59,7 +59,7 @@ def flushed(values, limit):  # type: ignore[no-untyped-def]
 @jit
 def constant_of(constant, element, inside, IS_TENSOR: constexpr):  # type: ignore[no-untyped-def]
     """Return a number as it is, or the one of each element."""
-    if IS_TENSOR:
+    if IS_TENSOR:  # noqa: SIM108 -- Triton takes a branch by a constant, where the other need not make sense
         value = tl.load(constant + element, mask=inside, other=0.0)
     else:
         value = constant
