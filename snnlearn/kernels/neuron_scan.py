@@ -71,9 +71,7 @@ def neuron_scan_kernel(  # type: ignore[no-untyped-def]
         if NEURON == 1:
             other = tl.fma(other, other_decay + tl.zeros_like(other), spike)
         v, other = flushed(v, limit), flushed(other, limit)
-        y_at += y_step
-        spikes_at += total
-        u_at += total
+        y_at, spikes_at, u_at = y_at + y_step, spikes_at + total, u_at + total
     tl.store(v_at + element, v, mask=inside)
     if NEURON > 0:
         tl.store(other_at + element, other, mask=inside)

@@ -74,7 +74,6 @@ def test_every_kernel_has_cases() -> None:
     assert set(kernels()) == set(GIVEN)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", GIVEN)
 @pytest.mark.parametrize("capability", [80, 90])
 def test_a_kernel_compiles(name: str, capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
