@@ -161,7 +161,10 @@ def has_example(thing: object) -> bool:
 
 
 def layer_of(path: Path) -> str:
+    """The folder of a file; a kernel is a twin of functions in `functional` and may import what they may."""
     parts = path.relative_to(PACKAGE).parts
+    if parts[0] == "kernels" and path.name not in ("__init__.py", "dispatch.py"):
+        return "functional"
     return parts[0] if len(parts) > 1 else ""
 
 

@@ -1,0 +1,98 @@
+"""Twin of `roll_eligibility` in `snnlearn.functional.chunk`: one pass over the eligibility."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from snnlearn.kernels.language import FP_FUSION, constexpr, jit, tl, triton
+from snnlearn.kernels.layout import FLUSH, flushed, kept_dtype
+
+TILE = 32
+STEPS = 16
+MOST_HIDDEN = 2
+
+
+@jit
+def roll_kernel(  # type: ignore[no-untyped-def]
+    first_at, second_at, product_at, weights_at, x_at, steps, rows, units, inputs, limit,
+    HIDDEN: constexpr, EMPTY: constexpr, FIRST_MOVES: constexpr, SECOND_MOVES: constexpr,
+    TILE: constexpr, STEPS: constexpr,
+):  # fmt: skip
+    """Move one tile [units, inputs] of one row's eligibility through the steps of a chunk, written in place."""
+    row = tl.program_id(0).to(tl.int64)
+    unit, input = tl.program_id(1) * TILE + tl.arange(0, TILE), tl.program_id(2) * TILE + tl.arange(0, TILE)
+    here_unit, here_input = unit < units, input < inputs
+    inside = here_unit[:, None] & here_input[None, :]
+    each = rows * units  # of one hidden value at one step
+    first_new = tl.zeros((TILE, TILE), dtype=tl.float32)
+    second_new = tl.zeros((TILE, TILE), dtype=tl.float32)
+    for start in range(0, steps, STEPS):
+        step = start + tl.arange(0, STEPS)
+        there = step < steps
+        x_here = step[:, None].to(tl.int64) * rows * inputs + row * inputs + input[None, :]
+        x = tl.load(x_at + x_here, mask=there[:, None] & here_input[None, :], other=0.0).to(tl.float32)
+        left_here = weights_at + step[None, :].to(tl.int64) * each + row * units + unit[:, None]
+        known = here_unit[:, None] & there[None, :]
+        left = tl.load(left_here, mask=known, other=0.0).to(tl.float32)
+        first_new += tl.dot(left, x, input_precision="ieee")
+        if HIDDEN == 2:
+            left = tl.load(left_here + steps.to(tl.int64) * each, mask=known, other=0.0).to(tl.float32)
+            second_new += tl.dot(left, x, input_precision="ieee")
+    first_here, second_here = row * units + unit[:, None], row * units + unit[:, None]
+    if not FIRST_MOVES:
+        first_here = row + 0 * unit[:, None]
+    if not SECOND_MOVES:
+        second_here = row + 0 * unit[:, None]
+    first_at += first_here * inputs + input[None, :]
+    second_at += second_here * inputs + input[None, :]
+    if not EMPTY:
+        product_at += row * units + unit
+        first = tl.load(first_at, mask=inside, other=0.0)
+        first_new += tl.load(product_at, mask=here_unit, other=0.0)[:, None] * first
+        if HIDDEN == 2:
+            second = tl.load(second_at, mask=inside, other=0.0)
+            first_new += tl.load(product_at + each, mask=here_unit, other=0.0)[:, None] * second
+            second_new += tl.load(product_at + 2 * each, mask=here_unit, other=0.0)[:, None] * first
+            second_new += tl.load(product_at + 3 * each, mask=here_unit, other=0.0)[:, None] * second
+    if FIRST_MOVES:
+        tl.store(first_at, flushed(first_new, limit), mask=inside)
+    if HIDDEN == 2 and SECOND_MOVES:
+        tl.store(second_at, flushed(second_new, limit), mask=inside)
+
+
+def roll_eligibility(
+    eligibility: Sequence[Tensor] | None, product: Tensor, weights: Tensor, x: Tensor
+) -> Sequence[Tensor]:
+    """Return what `snnlearn.functional.chunk.roll_eligibility` does, in float32."""
+    hidden, steps, units = weights.shape[0], weights.shape[1], weights.shape[-1]
+    inputs, rows = x.shape[-1], x[0, ..., 0].numel()
+    empty = eligibility is None
+    if eligibility is None:
+        shape = (*weights.shape[2:], inputs)
+        eligibility = [torch.empty(shape, dtype=kept_dtype(x.dtype), device=x.device) for _ in range(hidden)]
+    moves = [part.shape[-2] == units for part in eligibility]
+    grid = (rows, triton.cdiv(units, TILE), triton.cdiv(inputs, TILE))
+    roll_kernel[grid](
+        eligibility[0], eligibility[-1], product.contiguous(), weights.contiguous(), x.contiguous(),
+        steps, rows, units, inputs, FLUSH,
+        hidden, empty, moves[0], moves[-1], TILE, STEPS, enable_fp_fusion=FP_FUSION,
+    )  # fmt: skip
+    return eligibility
+
+
+def _obstacle(eligibility: Sequence[Tensor] | None, product: Tensor, weights: Tensor, x: Tensor) -> str:
+    if len(weights) > MOST_HIDDEN:
+        return f"{len(weights)} hidden values: the kernel has up to {MOST_HIDDEN}"
+    for part in eligibility or ():
+        if part.dtype != torch.float32:
+            return f"an eligibility in {part.dtype}: the kernels keep it in float32"
+        if not part.is_contiguous():
+            return "an eligibility that is not contiguous: it is written in place"
+    return "" if x.numel() and weights.numel() else "there is nothing to fold"
+
+
+OBSTACLES = {"roll_eligibility": _obstacle}
+"""Why the twin here cannot run on its arguments, as a function of them; nothing where it can."""
+
+__all__ = ["OBSTACLES", "roll_eligibility"]

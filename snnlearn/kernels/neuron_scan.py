@@ -1,0 +1,255 @@
+"""Twins of `snnlearn.functional.neuron_scan`: one pass over the inputs of a chunk, the state in registers.
+
+Each program takes a block of units through all steps. Products and sums fuse where torch's do, so that on a GPU the
+spikes are those of the reference; where they are rounded otherwise (Triton's interpreter rounds twice where the CPU
+rounds once) a decision may differ if u is within rounding of zero.
+"""
+
+from collections.abc import Callable
+from dataclasses import astuple
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snnlearn.functional.chunk import Restarts
+from snnlearn.functional.dynamics import RESETS, Decay, PerUnit, State, check_reset
+from snnlearn.functional.surrogates import SURROGATES, Constant, Surrogate
+from snnlearn.kernels.language import FP_FUSION, constexpr, jit, tl, triton
+from snnlearn.kernels.layout import FLUSH, by_row, constant_of, flushed, kept_dtype, per_element
+
+BLOCK = 256
+NEURONS = ("lif", "alif", "cuba_lif")
+BUMPS = {**SURROGATES, "constant": Constant}
+"""Every surrogate that `psi` knows, by name."""
+
+
+@jit
+def neuron_scan_kernel(  # type: ignore[no-untyped-def]
+    y_at, v_at, other_at, spikes_at, u_at, restarts_at, decay, other_decay, adaptation, threshold, initial,
+    steps, rows, units, y_step, y_row, y_unit, limit,
+    NEURON: constexpr, RESET: constexpr, RESTARTS: constexpr, DECAY_IS_TENSOR: constexpr,
+    OTHER_IS_TENSOR: constexpr, ADAPTATION_IS_TENSOR: constexpr, THRESHOLD_IS_TENSOR: constexpr,
+    INITIAL_IS_TENSOR: constexpr, BLOCK: constexpr,
+):  # fmt: skip
+    """Take a block of units through all steps; NEURON 0 is LIF, 1 ALIF, 2 CUBA-LIF; RESET counts as RESETS does."""
+    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = rows * units
+    inside = element < total
+    row, unit = (element // units).to(tl.int64), (element % units).to(tl.int64)
+    y_at += row * y_row + unit * y_unit
+    v = tl.load(v_at + element, mask=inside, other=0.0)
+    other = v
+    if NEURON > 0:
+        other = tl.load(other_at + element, mask=inside, other=0.0)
+    decay = constant_of(decay, element, inside, DECAY_IS_TENSOR)
+    other_decay = constant_of(other_decay, element, inside, OTHER_IS_TENSOR)
+    adaptation = constant_of(adaptation, element, inside, ADAPTATION_IS_TENSOR)
+    threshold = constant_of(threshold, element, inside, THRESHOLD_IS_TENSOR)
+    initial = constant_of(initial, element, inside, INITIAL_IS_TENSOR)
+    for _ in range(steps):
+        charge = tl.load(y_at, mask=inside, other=0.0).to(tl.float32)
+        if RESTARTS:
+            fresh = tl.load(restarts_at + row, mask=inside, other=0) != 0
+            v = tl.where(fresh, initial, v)
+            other = tl.where(fresh, 0.0, other)
+            restarts_at += rows
+        if NEURON == 2:
+            other = tl.fma(other, other_decay + tl.zeros_like(other), charge)
+            charge = other
+        v = tl.fma(v, decay + tl.zeros_like(v), charge)
+        u = v - threshold
+        if NEURON == 1:
+            u = u - adaptation * other
+        spike = (u >= 0.0).to(tl.float32)
+        tl.store(spikes_at + element, spike, mask=inside)
+        tl.store(u_at + element, u, mask=inside)
+        if RESET == 0:
+            v = v - spike * threshold
+        if RESET == 1:
+            v = v - v * spike
+        if NEURON == 1:
+            other = tl.fma(other, other_decay + tl.zeros_like(other), spike)
+        v, other = flushed(v, limit), flushed(other, limit)
+        y_at, spikes_at, u_at = y_at + y_step, spikes_at + total, u_at + total
+    tl.store(v_at + element, v, mask=inside)
+    if NEURON > 0:
+        tl.store(other_at + element, other, mask=inside)
+
+
+def lif_scan(
+    y: Tensor,
+    v: Tensor,
+    decay: Decay,
+    threshold: PerUnit,
+    reset: str,
+    surrogate: Surrogate,
+    restarts: Restarts = None,
+    initial_membrane: PerUnit = 0.0,
+) -> tuple[Tensor, Tensor, State]:
+    """Return what `snnlearn.functional.neuron_scan.lif_scan` does."""
+    spikes, u, v, _ = _scan(0, y, v, v, decay, 0.0, 0.0, threshold, reset, restarts, initial_membrane)
+    return spikes, u, (v,)
+
+
+def alif_scan(
+    y: Tensor,
+    v: Tensor,
+    b: Tensor,
+    decay: Decay,
+    decay_adaptation: Decay,
+    adaptation: PerUnit,
+    threshold: PerUnit,
+    reset: str,
+    surrogate: Surrogate,
+    restarts: Restarts = None,
+    initial_membrane: PerUnit = 0.0,
+) -> tuple[Tensor, Tensor, State]:
+    """Return what `snnlearn.functional.neuron_scan.alif_scan` does."""
+    spikes, u, *state = _scan(
+        1, y, v, b, decay, decay_adaptation, adaptation, threshold, reset, restarts, initial_membrane
+    )
+    return spikes, u, tuple(state)
+
+
+def cuba_lif_scan(
+    y: Tensor,
+    current: Tensor,
+    v: Tensor,
+    decay_synapse: Decay,
+    decay: Decay,
+    threshold: PerUnit,
+    reset: str,
+    surrogate: Surrogate,
+    restarts: Restarts = None,
+    initial_membrane: PerUnit = 0.0,
+) -> tuple[Tensor, Tensor, State]:
+    """Return what `snnlearn.functional.neuron_scan.cuba_lif_scan` does."""
+    spikes, u, v, current = _scan(
+        2, y, v, current, decay, decay_synapse, 0.0, threshold, reset, restarts, initial_membrane
+    )
+    return spikes, u, (current, v)
+
+
+def _scan(
+    neuron: int,
+    y: Tensor,
+    v: Tensor,
+    other: Tensor,
+    decay: Decay,
+    other_decay: Decay,
+    adaptation: PerUnit,
+    threshold: PerUnit,
+    reset: str,
+    restarts: Restarts,
+    initial: PerUnit,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the spikes, u, the membrane and the other hidden value, in fresh tensors."""
+    check_reset(reset)
+    spikes = torch.empty(y.shape, dtype=torch.float32, device=y.device)
+    u = torch.empty_like(spikes)
+    v = v.expand(y.shape[1:]).clone(memory_format=torch.contiguous_format)
+    other = v if neuron == 0 else other.expand(y.shape[1:]).clone(memory_format=torch.contiguous_format)
+    seen = by_row(y)
+    rows, units = seen.shape[1:]
+    constants = [per_element(value, v) for value in (decay, other_decay, adaptation, threshold, initial)]
+    flags = [isinstance(value, Tensor) for value in constants]
+    marks = v if restarts is None else restarts.to(y.device, torch.uint8).contiguous()
+    neuron_scan_kernel[(triton.cdiv(rows * units, BLOCK),)](
+        seen, v, other, spikes, u, marks, *constants, len(y), rows, units, *seen.stride(), FLUSH,
+        neuron, RESETS.index(reset), restarts is not None, *flags, BLOCK, enable_fp_fusion=FP_FUSION,
+    )  # fmt: skip
+    return spikes, u, v, other
+
+
+@jit
+def density(u, mean, sigma):  # type: ignore[no-untyped-def]
+    """Return the normal density N(u; mean, sigma^2)."""
+    z = (u - mean) / sigma
+    return tl.exp(-0.5 * z * z) / (sigma * 2.5066282746310002)
+
+
+@jit
+def psi(u, first, second, third, BUMP: constexpr):  # type: ignore[no-untyped-def]
+    """Return psi(u) of the surrogate whose place in BUMPS is BUMP and whose fields are the three numbers."""
+    value = tl.zeros_like(u) + first
+    if BUMP == 0:
+        value = 1.0 / (2.0 / first + 4.934802200544679 * first * (u * u))
+    if BUMP == 1:
+        value = first * tl.sigmoid(first * u) * tl.sigmoid(-first * u)
+    if BUMP == 2:
+        value = tl.maximum(1.0 - tl.abs(u) / first, 0.0, propagate_nan=tl.PropagateNan.ALL) / first
+    if BUMP == 3:
+        value = (tl.abs(u) < first / 2.0).to(tl.float32) / first
+    if BUMP == 4:
+        root = 1.0 + first * tl.abs(u)
+        value = 1.0 / (root * root)
+    if BUMP == 5:
+        value = density(u, 0.0, first)
+    if BUMP == 6:
+        flanks = density(u, first, second * first) + density(u, -first, second * first)
+        value = (1.0 + third) * density(u, 0.0, first) - third * flanks
+    return value
+
+
+@jit
+def cut_gradient_kernel(  # type: ignore[no-untyped-def]
+    signals_at, u_at, out_at, total, first, second, third, BUMP: constexpr, BLOCK: constexpr
+):
+    """Write psi(u) * signal for a block of elements."""
+    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = element < total
+    signal = tl.load(signals_at + element, mask=inside, other=0.0).to(tl.float32)
+    u = tl.load(u_at + element, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_at + element, signal * psi(u, first, second, third, BUMP), mask=inside)
+
+
+def cut_gradient(signals: Tensor, u: Tensor, surrogate: Surrogate) -> Tensor:
+    """Return what `snnlearn.functional.neuron_scan.cut_gradient` does, in float32."""
+    kind = [type(surrogate) is known for known in BUMPS.values()].index(True)
+    first, second, third, *_ = (*map(float, astuple(surrogate)), 0.0, 0.0)
+    signals, u = torch.broadcast_tensors(signals, u)
+    signals, u = signals.contiguous(), u.contiguous()
+    out = torch.empty(u.shape, dtype=kept_dtype(u.dtype), device=u.device)
+    cut_gradient_kernel[(triton.cdiv(u.numel(), BLOCK),)](
+        signals, u, out, u.numel(), first, second, third, kind, BLOCK, enable_fp_fusion=FP_FUSION
+    )
+    return out
+
+
+def _graded(surrogate: Surrogate) -> str:
+    """Return why the kernels cannot fire like this surrogate, or nothing."""
+    if surrogate.smooth or type(surrogate).fire is not Surrogate.fire:
+        return f"{surrogate}: its spikes are graded, and the kernels fire zero or one"
+    return ""
+
+
+def _scan_obstacle(hidden: int, place: int) -> Callable[..., str]:
+    """Return the check of a scan whose state is the next `hidden` arguments and whose surrogate is at `place`."""
+
+    def obstacle(*arguments: Any) -> str:
+        for state in arguments[1 : 1 + hidden]:
+            if state.dtype != torch.float32:
+                return f"a state in {state.dtype}: the kernels keep it in float32"
+        if arguments[0].numel() == 0:
+            return "there is nothing to scan"
+        return _graded(arguments[place])
+
+    return obstacle
+
+
+def _bump_obstacle(signals: Tensor, u: Tensor, surrogate: Surrogate) -> str:
+    if type(surrogate) not in BUMPS.values():
+        return f"{surrogate}: the kernels know {', '.join(BUMPS)}"
+    return "" if u.numel() else "there is nothing to scan"
+
+
+OBSTACLES = {
+    "alif_scan": _scan_obstacle(2, 8),
+    "cuba_lif_scan": _scan_obstacle(2, 7),
+    "cut_gradient": _bump_obstacle,
+    "lif_scan": _scan_obstacle(1, 5),
+}
+"""Why each twin here cannot run on its arguments, as a function of them; nothing where it can."""
+
+__all__ = ["BUMPS", "NEURONS", "OBSTACLES", "alif_scan", "cuba_lif_scan", "cut_gradient", "lif_scan"]
