@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from snnlearn.functional.eligibility import TraceSource, linear_gradients, refuse_second_order
 from snnlearn.functional.surrogates import Surrogate
+from snnlearn.kernels import dispatch
 
 CutAdvance = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Advances a neuron by its input y outside autograd, keeps the new state, and returns (spike, u)."""
@@ -52,6 +53,28 @@ class Firing:
         return self.surrogate.fire(u)
 
 
+def cut_gradient(
+    signals: Float[Tensor, "*units"], u: Float[Tensor, "*units"], surrogate: Surrogate
+) -> Float[Tensor, "*units"]:
+    """Return dL/dy = psi(u) dL/ds [*units] for the signals dL/ds and the u of each spike.
+
+    >>> from snnlearn.functional import ArcTan
+    >>> cut_gradient(torch.full((1,), 3.0), torch.zeros(1), ArcTan())
+    tensor([3.])
+    """
+    return signals * surrogate.derivative(u)
+
+
+def spike_gate(u: Float[Tensor, "*units"], surrogate: Surrogate) -> Float[Tensor, "*units"]:
+    """Return ds/dy = psi(u) [*units] where du/dy = 1.
+
+    >>> from snnlearn.functional import ArcTan
+    >>> spike_gate(torch.zeros(1), ArcTan())
+    tensor([1.])
+    """
+    return surrogate.derivative(u)
+
+
 class CutStep(torch.autograd.Function):
     """Advance a neuron outside the graph; backward is the surrogate's derivative alone."""
 
@@ -68,7 +91,7 @@ class CutStep(torch.autograd.Function):
         """Return psi(u) * dL/ds; raise when asked for a graph of it."""
         refuse_second_order("a neuron whose past is cut from the graph")
         (u,) = ctx.saved_tensors
-        return grad_spike * ctx.surrogate.derivative(u), None, None
+        return dispatch.run(cut_gradient, grad_spike, u, ctx.surrogate), None, None
 
 
 class LinearCutStep(torch.autograd.Function):
@@ -99,7 +122,7 @@ class LinearCutStep(torch.autograd.Function):
         """Return gradients for x, weight and bias from d = psi(u) * dL/ds; raise when asked for a graph of them."""
         refuse_second_order("a layer with an eligibility trace")
         weight, u = ctx.saved_tensors
-        d = (grad_spike * ctx.surrogate.derivative(u)).to(ctx.y_dtype)
+        d = dispatch.run(cut_gradient, grad_spike, u, ctx.surrogate).to(ctx.y_dtype)
         return *linear_gradients(ctx, d, weight), None, None, None
 
 
@@ -119,4 +142,13 @@ def cut_step(advance: CutAdvance, y: Float[Tensor, "*units"], surrogate: Surroga
     return CutStep.apply(y, advance, surrogate)  # type: ignore[no-any-return]
 
 
-__all__ = ["CutAdvance", "CutStep", "Firing", "LinearCutStep", "TraceToAdvance", "cut_step"]
+__all__ = [
+    "CutAdvance",
+    "CutStep",
+    "Firing",
+    "LinearCutStep",
+    "TraceToAdvance",
+    "cut_gradient",
+    "cut_step",
+    "spike_gate",
+]

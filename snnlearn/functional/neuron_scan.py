@@ -8,8 +8,9 @@ stay in `lif`, `alif` and `cuba_lif`. It runs outside autograd: with the past cu
 so a scan returns u and `cut_gradient` turns signals into gradients. In each scan `y` [K, *units] are the inputs, the
 state [*units] is in the dtype it is kept in (float32 for inputs of low precision), a decay, threshold or adaptation is
 one number or a tensor that broadcasts over the units, `reset` is one of soft, hard, none, and a row that `restarts`
-[K, B] marks begins anew before that step: its membrane at `initial_membrane`, the other value at zero. A scan returns
-(spikes [K, *units], u [K, *units], the state after each hidden value's last step), all in the dtype of the state.
+[K, B] marks begins anew before that step: its membrane at `initial_membrane`, the other value at zero. `entering`, a
+tensor [K, *units] for each hidden value or None, is written with the state that meets each step. A scan returns
+(spikes [K, *units], u [K, *units], the hidden values after the last step), all in the dtype of the state.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from snnlearn.functional.lif import lif_step
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.functional.trace import flush_subnormals_
 
-Advance = Callable[[Tensor, State, Firing], tuple[Tensor, State]]
+Advance = Callable[[Tensor, State, Firing], tuple[Tensor, ...]]
 
 
 def lif_scan(
@@ -39,6 +40,7 @@ def lif_scan(
     surrogate: Surrogate,
     restarts: Restarts = None,
     initial_membrane: PerUnit = 0.0,
+    entering: State | None = None,
 ) -> tuple[Float[Tensor, "steps *units"], Float[Tensor, "steps *units"], State]:
     """Run `lif_step` over y; return (spikes, u, (v,)); arguments in the module's docstring.
 
@@ -51,11 +53,15 @@ def lif_scan(
     """
     check_reset(reset)
 
-    def advance(y_t: Tensor, state: State, fire: Firing) -> tuple[Tensor, State]:
-        spike, after = lif_step(y_t, state[0], decay, threshold, reset, True, fire)
-        return spike, (after,)
-
-    return _scan(y, (v,), surrogate, advance, restarts, (initial_membrane,))
+    return _scan(
+        lambda y_t, state, fire: lif_step(y_t, state[0], decay, threshold, reset, True, fire),
+        y,
+        (v,),
+        surrogate,
+        restarts,
+        (initial_membrane,),
+        entering,
+    )
 
 
 def alif_scan(
@@ -70,6 +76,7 @@ def alif_scan(
     surrogate: Surrogate,
     restarts: Restarts = None,
     initial_membrane: PerUnit = 0.0,
+    entering: State | None = None,
 ) -> tuple[Float[Tensor, "steps *units"], Float[Tensor, "steps *units"], State]:
     """Run `alif_step` over y; return (spikes, u, (v, b)); arguments in the module's docstring.
 
@@ -82,11 +89,17 @@ def alif_scan(
     """
     check_reset(reset)
 
-    def advance(y_t: Tensor, state: State, fire: Firing) -> tuple[Tensor, State]:
-        spike, *after = alif_step(y_t, *state, decay, decay_adaptation, adaptation, threshold, reset, True, fire)
-        return spike, tuple(after)
-
-    return _scan(y, (v, b), surrogate, advance, restarts, (initial_membrane, 0.0))
+    return _scan(
+        lambda y_t, state, fire: alif_step(
+            y_t, state[0], state[1], decay, decay_adaptation, adaptation, threshold, reset, True, fire
+        ),
+        y,
+        (v, b),
+        surrogate,
+        restarts,
+        (initial_membrane, 0.0),
+        entering,
+    )
 
 
 def cuba_lif_scan(
@@ -100,6 +113,7 @@ def cuba_lif_scan(
     surrogate: Surrogate,
     restarts: Restarts = None,
     initial_membrane: PerUnit = 0.0,
+    entering: State | None = None,
 ) -> tuple[Float[Tensor, "steps *units"], Float[Tensor, "steps *units"], State]:
     """Run `cuba_lif_step` over y; return (spikes, u, (current, v)); arguments in the module's docstring.
 
@@ -112,49 +126,49 @@ def cuba_lif_scan(
     """
     check_reset(reset)
 
-    def advance(y_t: Tensor, state: State, fire: Firing) -> tuple[Tensor, State]:
-        spike, *after = cuba_lif_step(y_t, *state, decay_synapse, decay, threshold, reset, True, fire)
-        return spike, tuple(after)
-
-    return _scan(y, (current, v), surrogate, advance, restarts, (0.0, initial_membrane))
+    return _scan(
+        lambda y_t, state, fire: cuba_lif_step(
+            y_t, state[0], state[1], decay_synapse, decay, threshold, reset, True, fire
+        ),
+        y,
+        (current, v),
+        surrogate,
+        restarts,
+        (0.0, initial_membrane),
+        entering,
+    )
 
 
 def _scan(
+    advance: Advance,
     y: Tensor,
     state: State,
     surrogate: Surrogate,
-    advance: Advance,
     restarts: Restarts,
     initial: tuple[PerUnit, ...],
+    entering: State | None,
 ) -> tuple[Tensor, Tensor, State]:
     """Return the spikes, u and last state of `advance` over y; the state given is not written to."""
     fresh = None if restarts is None else spread(restarts, y)
-    spikes, u = y.new_empty(y.shape, dtype=state[0].dtype), y.new_empty(y.shape, dtype=state[0].dtype)
+    begin = [False] * len(y) if restarts is None else restarts.any(1).tolist()
+    dtype = torch.promote_types(y.dtype, state[0].dtype)
+    spikes, u = torch.empty_like(y, dtype=dtype), torch.empty_like(y, dtype=dtype)
     with torch.no_grad():
         for t, y_t in enumerate(y):
-            if fresh is not None:
+            if fresh is not None and begin[t]:
                 state = tuple(
                     torch.where(fresh[t], per_unit(start, value), value)
                     for start, value in zip(initial, state, strict=True)
                 )
+            if entering is not None:
+                for kept, value in zip(entering, state, strict=True):
+                    kept[t] = value
             firing = Firing(surrogate)
-            spikes[t], state = advance(y_t, state, firing)
+            spikes[t], *after = advance(y_t, state, firing)
             assert firing.u is not None
             u[t] = firing.u
-            state = tuple(flush_subnormals_(value) for value in state)
+            state = tuple(flush_subnormals_(value) for value in after)
     return spikes, u, state
 
 
-def cut_gradient(
-    signals: Float[Tensor, "*units"], u: Float[Tensor, "*units"], surrogate: Surrogate
-) -> Float[Tensor, "*units"]:
-    """Return dL/dy = psi(u) dL/ds [*units] for the signals dL/ds and the u that a scan returned.
-
-    >>> from snnlearn.functional import ArcTan
-    >>> cut_gradient(torch.full((1,), 3.0), torch.zeros(1), ArcTan())
-    tensor([3.])
-    """
-    return signals * surrogate.derivative(u)
-
-
-__all__ = ["alif_scan", "cuba_lif_scan", "cut_gradient", "lif_scan"]
+__all__ = ["alif_scan", "cuba_lif_scan", "lif_scan"]

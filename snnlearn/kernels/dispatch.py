@@ -1,9 +1,16 @@
-"""Which path runs: a function of `snnlearn.functional`, the reference, or its Triton twin; and why.
+"""Which path runs: a function of `snnlearn.functional`, the reference, or a faster twin of it; and why.
 
-`run(reference, *arguments)` calls one of the two. Left to itself (`auto`) it takes the twin where the tensors are on a
-CUDA device and the twin can do what is asked, and the reference otherwise, on the CPU always. A choice made with `use`
-is kept to: what cannot run as chosen raises KernelUnavailableError with the reason. The logger `snnlearn.kernels` says
-what runs and why, once per function and reason, at level INFO.
+`run(reference, *arguments)` calls one of three:
+
+    reference   the function itself
+    triton      its Triton twin, on CUDA devices (on the CPU under Triton's interpreter alone, for tests)
+    compiled    the function itself through torch.compile, on the CPU: seconds per shape, so only where it is chosen
+
+Left to itself (`auto`) it takes the twin where the tensors are on a CUDA device and the twin can do what is asked, and
+the reference otherwise, on the CPU always. A choice made with `use`, or for a whole process by the environment variable
+SNNLEARN_KERNELS, is kept to: what cannot run as chosen raises KernelUnavailableError with the reason. The choice
+`reference` switches every kernel off. The logger `snnlearn.kernels` says what runs and why, once per function and
+reason, at level INFO.
 
 A twin has the name and the signature of its reference and lies in the module that `TWINS` gives. This module alone
 imports those, when a twin is asked for, so each of them can be deleted.
@@ -12,9 +19,10 @@ imports those, when a twin is asked for, so each of them can be deleted.
 import importlib
 import importlib.util
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +32,8 @@ log = logging.getLogger("snnlearn.kernels")
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
-PATHS = ("auto", "reference", "triton")
-"""What `use` takes."""
+PATHS = ("auto", "reference", "triton", "compiled")
+"""What `use` and SNNLEARN_KERNELS take."""
 
 TWINS = {
     "alif_scan": "neuron_scan",
@@ -36,42 +44,72 @@ TWINS = {
     "roll_leak_trace": "leak_scan",
     "scan_chunk": "gated_scan",
     "scan_leak": "leak_scan",
+    "spike_gate": "neuron_scan",
 }
 """The module of `snnlearn.kernels` in which the twin of each function lies."""
 
-KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.bool)
+COMPILED = ("alif_scan", "cuba_lif_scan", "cut_gradient", "lif_scan", "spike_gate")
+"""Functions that `compiled` compiles. It leaves the others as they are: products of matrices, and scans of two or three
+operations a step, which took longer compiled."""
 
-# One value for the process and not per thread: backward of CUDA tensors runs in a thread of its own.
-_chosen = ["auto"]
-_said: set[tuple[str, str, str]] = set()
+KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.bool)
 
 
 class KernelUnavailableError(RuntimeError):
     """A path was chosen that cannot run what is asked."""
 
 
-def path_in_use() -> str:
-    """Return the choice in effect: auto, reference or triton.
+class Choice(NamedTuple):
+    """A path, whether it is kept to, and by what it was chosen, as a user wrote it."""
 
-    >>> path_in_use()
-    'auto'
+    path: str
+    strict: bool
+    words: str
+
+
+def choice_of(path: str, strict: bool, words: str) -> Choice:
+    """Return the choice of a path; raise ValueError for one that there is not.
+
+    >>> choice_of("triton", True, "use('triton')").path
+    'triton'
     """
-    return _chosen[0]
+    if path not in PATHS:
+        raise ValueError(f"{words}: choose one of {', '.join(PATHS)}; write {words.replace(path, 'auto')}")
+    return Choice(path, strict, words)
 
 
-@contextmanager
-def use(path: str) -> Iterator[None]:
-    """Choose the path, auto, reference or triton, for the whole process while the context lasts.
+def _from_environment() -> Choice:
+    path = os.environ.get("SNNLEARN_KERNELS", "auto")
+    return choice_of(path, True, f"SNNLEARN_KERNELS={path}")
 
-    Raises ValueError for another name.
+
+# One value for the process and not per thread: backward of CUDA tensors runs in a thread of its own.
+_chosen = [_from_environment()]
+_said: set[tuple[str, str, str]] = set()
+
+
+def path_in_use() -> str:
+    """Return the choice in effect: auto, reference, triton or compiled.
 
     >>> with use("reference"):
     ...     path_in_use()
     'reference'
     """
-    if path not in PATHS:
-        raise ValueError(f"use({path!r}): choose one of {', '.join(PATHS)}; write use('auto')")
-    before, _chosen[0] = _chosen[0], path
+    return _chosen[0].path
+
+
+@contextmanager
+def use(path: str, *, strict: bool = True) -> Iterator[None]:
+    """Choose the path, one of PATHS, for the whole process while the context lasts.
+
+    What cannot run as chosen raises KernelUnavailableError; with `strict=False` the reference runs instead, and the log
+    says why. Raises ValueError for another name.
+
+    >>> with use("reference"):
+    ...     path_in_use()
+    'reference'
+    """
+    before, _chosen[0] = _chosen[0], choice_of(path, strict, f"use({path!r})")
     try:
         yield
     finally:
@@ -79,31 +117,50 @@ def use(path: str) -> Iterator[None]:
 
 
 def run(reference: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Return reference(*arguments), computed by the reference or by its twin; see the module.
+    """Return reference(*arguments), computed by the path in use; see the module.
 
-    Raises KernelUnavailableError where the twin was chosen and cannot run, ValueError for a function without a twin.
+    Raises KernelUnavailableError where a path was chosen that cannot run, ValueError for a function without a twin.
 
     >>> from snnlearn.functional import ArcTan
-    >>> from snnlearn.functional.neuron_scan import cut_gradient
+    >>> from snnlearn.functional.cut_step import cut_gradient
     >>> run(cut_gradient, torch.ones(1), torch.zeros(1), ArcTan())
     tensor([1.])
     """
-    name, chosen = reference.__name__, _chosen[0]
+    name = reference.__name__
     if name not in TWINS:
         raise ValueError(f"run({name}): it has no twin; call it directly, or one of {', '.join(TWINS)}")
-    reason = "chosen with use('reference')" if chosen == "reference" else why_not(name, *arguments)
-    if chosen == "triton" and reason:
-        raise KernelUnavailableError(
-            f"{name} was to run as a Triton kernel, by use('triton'), and cannot: {reason}; "
-            f"use('auto') runs the reference there"
-        )
-    if not reason and chosen == "auto" and not _on_cuda(arguments):
-        reason = "the tensors are on the CPU"
-    _say(name, "reference" if reason else "triton", reason or _why(chosen))
-    if reason:
+    path, reason = _decide(name, arguments)
+    if (name, path, reason) not in _said:
+        _said.add((name, path, reason))
+        log.info("%s runs as %s: %s", name, path, reason)
+    if path == "reference":
         return reference(*arguments)
-    twin: Callable[[*Arguments], Result] = getattr(_module(name), name)
+    if path == "compiled":
+        result: Result = _module("compiled").run(reference, *arguments)
+        return result
+    twin: Callable[[*Arguments], Result] = getattr(_module(TWINS[name]), name)
     return twin(*arguments)
+
+
+def _decide(name: str, arguments: tuple[object, ...]) -> tuple[str, str]:
+    """Return the path that these arguments take, and why."""
+    path, strict, words = _chosen[0]
+    if path == "reference":
+        return path, f"chosen with {words}"
+    if path == "auto":
+        if not any(value.is_cuda for value in _tensors(arguments)):
+            return "reference", "the tensors are on the CPU"
+        reason = why_not(name, *arguments)
+        return ("reference", reason) if reason else ("triton", "the tensors are on a CUDA device")
+    if path == "compiled" and name not in COMPILED:
+        return "reference", f"chosen with {words}, and compiling gains nothing here"
+    reason = (why_not if path == "triton" else why_not_compiled)(name, *arguments)
+    if reason and strict:
+        raise KernelUnavailableError(
+            f"{name} was to run as {path}, by {words}, and cannot: {reason}; "
+            f"{words.replace(path, 'auto')} runs the reference there"
+        )
+    return ("reference", reason) if reason else (path, f"chosen with {words}")
 
 
 def why_not(name: str, *arguments: object) -> str:
@@ -117,13 +174,35 @@ def why_not(name: str, *arguments: object) -> str:
     if reason:
         return reason
     home = f"snnlearn.kernels.{TWINS[name]}"
-    if importlib.util.find_spec(home) is None:
+    if not _is_installed(home):
         return f"{home} is not installed"
-    if importlib.util.find_spec("triton") is None:
+    if not _is_installed("triton"):
         return "triton is not installed; it comes with torch for CUDA on Linux"
     if not all(value.is_cuda for value in tensors) and not _interpreting():
         return "the tensors are on the CPU, where Triton runs only under its interpreter (TRITON_INTERPRET=1)"
-    obstacle: str = _module(name).OBSTACLES[name](*arguments)
+    obstacle: str = _module(TWINS[name]).OBSTACLES[name](*arguments)
+    return obstacle
+
+
+def why_not_compiled(name: str, *arguments: object) -> str:
+    """Return why the function `name` cannot be compiled for these arguments, or nothing where it can.
+
+    The first call asks torch for a C++ compiler and tries it, which takes seconds.
+
+    >>> from snnlearn.functional import ArcTan
+    >>> why_not_compiled("spike_gate", torch.ones(1, requires_grad=True), ArcTan())
+    'a tensor requires grad: the kernels have no derivative of their own'
+    """
+    for value in _tensors(arguments):
+        if value.layout != torch.strided:
+            return f"{value.layout}: what is compiled takes dense tensors"
+        if not value.is_cpu:
+            return f"the tensors are on {value.device}: torch.compile is used on the CPU alone, Triton elsewhere"
+        if value.requires_grad and torch.is_grad_enabled():
+            return "a tensor requires grad: the kernels have no derivative of their own"
+    if not _is_installed("snnlearn.kernels.compiled"):
+        return "snnlearn.kernels.compiled is not installed"
+    obstacle: str = _module("compiled").obstacle(name, *arguments)
     return obstacle
 
 
@@ -145,8 +224,12 @@ def _wrong_tensors(tensors: list[Tensor]) -> str:
     return ""
 
 
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
 def _module(name: str) -> Any:
-    return importlib.import_module(f"snnlearn.kernels.{TWINS[name]}")
+    return importlib.import_module(f"snnlearn.kernels.{name}")
 
 
 def _interpreting() -> bool:
@@ -162,19 +245,17 @@ def _tensors(value: object) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _on_cuda(arguments: tuple[object, ...]) -> bool:
-    return any(value.is_cuda for value in _tensors(arguments))
-
-
-def _why(chosen: str) -> str:
-    return "chosen with use('triton')" if chosen == "triton" else "the tensors are on a CUDA device"
-
-
-def _say(name: str, path: str, reason: str) -> None:
-    """Log the decision, the first time it is taken for this reason."""
-    if (name, path, reason) not in _said:
-        _said.add((name, path, reason))
-        log.info("%s runs as %s: %s", name, path, reason)
-
-
-__all__ = ["KERNEL_DTYPES", "PATHS", "TWINS", "KernelUnavailableError", "path_in_use", "run", "use", "why_not"]
+__all__ = [
+    "COMPILED",
+    "KERNEL_DTYPES",
+    "PATHS",
+    "TWINS",
+    "Choice",
+    "KernelUnavailableError",
+    "choice_of",
+    "path_in_use",
+    "run",
+    "use",
+    "why_not",
+    "why_not_compiled",
+]

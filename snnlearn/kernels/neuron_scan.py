@@ -26,9 +26,10 @@ BUMPS = {**SURROGATES, "constant": Constant}
 
 @jit
 def neuron_scan_kernel(  # type: ignore[no-untyped-def]
-    y_at, v_at, other_at, spikes_at, u_at, restarts_at, decay, other_decay, adaptation, threshold, initial,
+    y_at, v_at, other_at, spikes_at, u_at, v_kept_at, other_kept_at, restarts_at,
+    decay, other_decay, adaptation, threshold, initial,
     steps, rows, units, y_step, y_row, y_unit, limit,
-    NEURON: constexpr, RESET: constexpr, RESTARTS: constexpr, DECAY_IS_TENSOR: constexpr,
+    NEURON: constexpr, RESET: constexpr, RESTARTS: constexpr, KEEP: constexpr, DECAY_IS_TENSOR: constexpr,
     OTHER_IS_TENSOR: constexpr, ADAPTATION_IS_TENSOR: constexpr, THRESHOLD_IS_TENSOR: constexpr,
     INITIAL_IS_TENSOR: constexpr, BLOCK: constexpr,
 ):  # fmt: skip
@@ -54,6 +55,12 @@ def neuron_scan_kernel(  # type: ignore[no-untyped-def]
             v = tl.where(fresh, initial, v)
             other = tl.where(fresh, 0.0, other)
             restarts_at += rows
+        if KEEP:
+            tl.store(v_kept_at + element, v, mask=inside)
+            v_kept_at += total
+            if NEURON > 0:
+                tl.store(other_kept_at + element, other, mask=inside)
+                other_kept_at += total
         if NEURON == 2:
             other = tl.fma(other, other_decay + tl.zeros_like(other), charge)
             charge = other
@@ -86,9 +93,11 @@ def lif_scan(
     surrogate: Surrogate,
     restarts: Restarts = None,
     initial_membrane: PerUnit = 0.0,
+    entering: State | None = None,
 ) -> tuple[Tensor, Tensor, State]:
     """Return what `snnlearn.functional.neuron_scan.lif_scan` does."""
-    spikes, u, v, _ = _scan(0, y, v, v, decay, 0.0, 0.0, threshold, reset, restarts, initial_membrane)
+    kept = None if entering is None else (entering[0], entering[0])
+    spikes, u, v, _ = _scan(0, y, v, v, decay, 0.0, 0.0, threshold, reset, restarts, initial_membrane, kept)
     return spikes, u, (v,)
 
 
@@ -104,10 +113,11 @@ def alif_scan(
     surrogate: Surrogate,
     restarts: Restarts = None,
     initial_membrane: PerUnit = 0.0,
+    entering: State | None = None,
 ) -> tuple[Tensor, Tensor, State]:
     """Return what `snnlearn.functional.neuron_scan.alif_scan` does."""
     spikes, u, *state = _scan(
-        1, y, v, b, decay, decay_adaptation, adaptation, threshold, reset, restarts, initial_membrane
+        1, y, v, b, decay, decay_adaptation, adaptation, threshold, reset, restarts, initial_membrane, entering
     )
     return spikes, u, tuple(state)
 
@@ -123,10 +133,12 @@ def cuba_lif_scan(
     surrogate: Surrogate,
     restarts: Restarts = None,
     initial_membrane: PerUnit = 0.0,
+    entering: State | None = None,
 ) -> tuple[Tensor, Tensor, State]:
     """Return what `snnlearn.functional.neuron_scan.cuba_lif_scan` does."""
+    kept = None if entering is None else entering[::-1]
     spikes, u, v, current = _scan(
-        2, y, v, current, decay, decay_synapse, 0.0, threshold, reset, restarts, initial_membrane
+        2, y, v, current, decay, decay_synapse, 0.0, threshold, reset, restarts, initial_membrane, kept
     )
     return spikes, u, (current, v)
 
@@ -143,8 +155,9 @@ def _scan(
     reset: str,
     restarts: Restarts,
     initial: PerUnit,
+    kept: State | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the spikes, u, the membrane and the other hidden value, in fresh tensors."""
+    """Return the spikes, u, the membrane and the other hidden value, in fresh tensors; write both before each step."""
     check_reset(reset)
     spikes = torch.empty(y.shape, dtype=torch.float32, device=y.device)
     u = torch.empty_like(spikes)
@@ -156,8 +169,9 @@ def _scan(
     flags = [isinstance(value, Tensor) for value in constants]
     marks = v if restarts is None else restarts.to(y.device, torch.uint8).contiguous()
     neuron_scan_kernel[(triton.cdiv(rows * units, BLOCK),)](
-        seen, v, other, spikes, u, marks, *constants, len(y), rows, units, *seen.stride(), FLUSH,
-        neuron, RESETS.index(reset), restarts is not None, *flags, BLOCK, enable_fp_fusion=FP_FUSION,
+        seen, v, other, spikes, u, *(kept or (u, u)), marks,
+        *constants, len(y), rows, units, *seen.stride(), FLUSH,
+        neuron, RESETS.index(reset), restarts is not None, kept is not None, *flags, BLOCK, enable_fp_fusion=FP_FUSION,
     )  # fmt: skip
     return spikes, u, v, other
 
@@ -194,26 +208,37 @@ def psi(u, first, second, third, BUMP: constexpr):  # type: ignore[no-untyped-de
 
 @jit
 def cut_gradient_kernel(  # type: ignore[no-untyped-def]
-    signals_at, u_at, out_at, total, first, second, third, BUMP: constexpr, BLOCK: constexpr
+    signals_at, u_at, out_at, total, first, second, third, SIGNALS: constexpr, BUMP: constexpr, BLOCK: constexpr
 ):
-    """Write psi(u) * signal for a block of elements."""
+    """Write psi(u), times the signal where there is one, for a block of elements."""
     element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = element < total
-    signal = tl.load(signals_at + element, mask=inside, other=0.0).to(tl.float32)
     u = tl.load(u_at + element, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out_at + element, signal * psi(u, first, second, third, BUMP), mask=inside)
+    value = psi(u, first, second, third, BUMP)
+    if SIGNALS:
+        value = tl.load(signals_at + element, mask=inside, other=0.0).to(tl.float32) * value
+    tl.store(out_at + element, value, mask=inside)
 
 
 def cut_gradient(signals: Tensor, u: Tensor, surrogate: Surrogate) -> Tensor:
-    """Return what `snnlearn.functional.neuron_scan.cut_gradient` does, in float32."""
+    """Return what `snnlearn.functional.cut_step.cut_gradient` does, in float32."""
+    signals, u = torch.broadcast_tensors(signals, u)
+    return _bump(signals.contiguous(), u.contiguous(), surrogate)
+
+
+def spike_gate(u: Tensor, surrogate: Surrogate) -> Tensor:
+    """Return what `snnlearn.functional.cut_step.spike_gate` does, in float32."""
+    return _bump(None, u.contiguous(), surrogate)
+
+
+def _bump(signals: Tensor | None, u: Tensor, surrogate: Surrogate) -> Tensor:
     kind = [type(surrogate) is known for known in BUMPS.values()].index(True)
     first, second, third, *_ = (*map(float, astuple(surrogate)), 0.0, 0.0)
-    signals, u = torch.broadcast_tensors(signals, u)
-    signals, u = signals.contiguous(), u.contiguous()
     out = torch.empty(u.shape, dtype=kept_dtype(u.dtype), device=u.device)
     cut_gradient_kernel[(triton.cdiv(u.numel(), BLOCK),)](
-        signals, u, out, u.numel(), first, second, third, kind, BLOCK, enable_fp_fusion=FP_FUSION
-    )
+        u if signals is None else signals, u, out, u.numel(), first, second, third, signals is not None, kind, BLOCK,
+        enable_fp_fusion=FP_FUSION,
+    )  # fmt: skip
     return out
 
 
@@ -228,9 +253,12 @@ def _scan_obstacle(hidden: int, place: int) -> Callable[..., str]:
     """Return the check of a scan whose state is the next `hidden` arguments and whose surrogate is at `place`."""
 
     def obstacle(*arguments: Any) -> str:
-        for state in arguments[1 : 1 + hidden]:
+        kept = arguments[place + 3] if len(arguments) > place + 3 else None
+        for state in (*arguments[1 : 1 + hidden], *(kept or ())):
             if state.dtype != torch.float32:
                 return f"a state in {state.dtype}: the kernels keep it in float32"
+        if not all(value.is_contiguous() for value in kept or ()):
+            return "room for the entering state that is not contiguous: it is written in place"
         if arguments[0].numel() == 0:
             return "there is nothing to scan"
         return _graded(arguments[place])
@@ -238,7 +266,11 @@ def _scan_obstacle(hidden: int, place: int) -> Callable[..., str]:
     return obstacle
 
 
-def _bump_obstacle(signals: Tensor, u: Tensor, surrogate: Surrogate) -> str:
+def _gradient_obstacle(signals: Tensor, u: Tensor, surrogate: Surrogate) -> str:
+    return _gate_obstacle(u, surrogate)
+
+
+def _gate_obstacle(u: Tensor, surrogate: Surrogate) -> str:
     if type(surrogate) not in BUMPS.values():
         return f"{surrogate}: the kernels know {', '.join(BUMPS)}"
     return "" if u.numel() else "there is nothing to scan"
@@ -247,9 +279,10 @@ def _bump_obstacle(signals: Tensor, u: Tensor, surrogate: Surrogate) -> str:
 OBSTACLES = {
     "alif_scan": _scan_obstacle(2, 8),
     "cuba_lif_scan": _scan_obstacle(2, 7),
-    "cut_gradient": _bump_obstacle,
+    "cut_gradient": _gradient_obstacle,
     "lif_scan": _scan_obstacle(1, 5),
+    "spike_gate": _gate_obstacle,
 }
 """Why each twin here cannot run on its arguments, as a function of them; nothing where it can."""
 
-__all__ = ["BUMPS", "NEURONS", "OBSTACLES", "alif_scan", "cuba_lif_scan", "cut_gradient", "lif_scan"]
+__all__ = ["BUMPS", "NEURONS", "OBSTACLES", "alif_scan", "cuba_lif_scan", "cut_gradient", "lif_scan", "spike_gate"]

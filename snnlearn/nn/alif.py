@@ -6,9 +6,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, alif_step
+from snnlearn.functional.chunk import Restarts
 from snnlearn.functional.dynamics import ConstantDerivatives, Jacobian, LeakTransition, SpikeFunction, State
 from snnlearn.functional.lif import lif_leak_transition
+from snnlearn.functional.neuron_scan import alif_scan
 from snnlearn.functional.surrogates import Surrogate
+from snnlearn.kernels import dispatch
 from snnlearn.nn.constant import FRACTION, POSITIVE, ConstantValue, LearnableConstant, check_adaptation
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.time_constant import TimeScale, mean_decay, resolve_decays
@@ -77,6 +80,12 @@ class ALIF(FiringNeuron):
             spike_function,
         )
         return spike, (v, b)
+
+    def scan(self, y: Tensor, state: State, restarts: Restarts, entering: State | None) -> tuple[Tensor, Tensor, State]:
+        """Step through y [K, B, *units] at once."""
+        constants = self.decay, self.decay_adaptation, self.adaptation, self.threshold, self.reset_kind, self.surrogate
+        v, b = state
+        return dispatch.run(alif_scan, y, v, b, *constants, restarts, self.initial_membrane, entering)
 
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
         """Return the analytic Jacobian."""

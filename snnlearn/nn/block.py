@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from snnlearn.functional.cut_step import LinearCutStep
+from snnlearn.functional.cut_step import LinearCutStep, spike_gate
 from snnlearn.functional.traced_step import CarryDown, GatedStep, Step, TracedStep
+from snnlearn.kernels import dispatch
 from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.chunked_block import run_chunk
 from snnlearn.nn.connection import Connection, ETLinear
@@ -175,7 +176,7 @@ class ETBlock(EagerModule):
         neuron = self.neuron
         if isinstance(neuron, FiringNeuron) and neuron.cuts_its_past:
             spike, u = neuron.advance_cut(y)
-            return GatedStep(spike, neuron.surrogate.derivative(u))
+            return GatedStep(spike, dispatch.run(spike_gate, u, neuron.surrogate))
         return neuron.advance_linearised(y)
 
     def _tell(self, phase: str) -> None:

@@ -6,7 +6,7 @@ notice; blocks, neurons and masks that last a sequence unfold what they get. Equ
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,7 @@ def scan_neuron(
     """Step `neuron` through y [K, B, *units] outside autograd, and keep its new state.
 
     With `recurrent_weight` V [O, O] the spikes of the step before, `spikes` [B, O] at the entry, are added to y by it.
+    A neuron with a scan of its own (`FiringNeuron.scan`) runs by that, where nothing is fed back or shown.
 
     >>> from snnlearn.nn import LIF
     >>> scan_neuron(LIF(), torch.full((2, 1, 1), 0.8), Chunk(2)).spikes.flatten()
@@ -97,6 +98,9 @@ def scan_neuron(
     """
     state = neuron.state_for(y[0])
     entering = tuple(value.new_empty((chunk.steps, *value.shape)) for value in state)
+    if recurrent_weight is None and not shows_membrane and _scans(neuron):
+        found, _ = _scanned(neuron, y, chunk, entering)
+        return found
 
     def advance(y_t: Tensor, t: int) -> Tensor:
         before = neuron.state_for(y_t)
@@ -123,6 +127,8 @@ def scan_cut(
     >>> scan_cut(LIF(), torch.full((2, 1, 1), 0.75), Chunk(2))[1].flatten()
     tensor([-0.2500,  0.1250])
     """
+    if recurrent_weight is None and not shows_membrane and _scans(neuron):
+        return _scanned(neuron, y, chunk, None)
     u = torch.empty_like(y)
 
     def advance(y_t: Tensor, t: int) -> Tensor:
@@ -130,6 +136,16 @@ def scan_cut(
         return spike
 
     return _scan(neuron, y, chunk, recurrent_weight, spikes, shows_membrane, advance), u
+
+
+def _scans(neuron: "Neuron") -> TypeGuard["FiringNeuron"]:
+    return getattr(neuron, "has_scan", False)
+
+
+def _scanned(neuron: "FiringNeuron", y: Tensor, chunk: Chunk, entering: State | None) -> tuple[NeuronScan, Tensor]:
+    """Return the neuron's scan of the chunk and u, and keep its new state."""
+    spikes, u, neuron.state = neuron.scan(y, neuron.state_for(y[0]), chunk.restarts, entering)
+    return NeuronScan(spikes, y, entering or (), None, None), u
 
 
 def _scan(

@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from snnlearn.functional.chunked_step import ChunkedStep, ChunkRun, ChunkSteps
+from snnlearn.functional.cut_step import spike_gate
 from snnlearn.functional.sparse_map import SparseDense, is_sparse
 from snnlearn.functional.traced_step import GatedStep, LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
+from snnlearn.kernels import dispatch
 from snnlearn.nn.chunk import Chunk, NeuronScan, scan_cut, scan_neuron, step_of_scan
 from snnlearn.nn.connection import Connection
 from snnlearn.nn.factored_trace import RatioTrace
@@ -88,7 +90,8 @@ def _steps(
         if isinstance(neuron, FiringNeuron) and neuron.cuts_its_past and not needs_jacobian:
             scan, u = scan_cut(neuron, folded, chunk, recurrent_weight, spikes, block.shows_membrane)
             scans.append(scan)
-            return GatedStep(scan.spikes.flatten(0, 1), neuron.surrogate.derivative(u).flatten(0, 1))
+            gate = dispatch.run(spike_gate, u, neuron.surrogate)
+            return GatedStep(scan.spikes.flatten(0, 1), gate.flatten(0, 1))
         scans.append(scan_neuron(neuron, folded, chunk, recurrent_weight, spikes, block.shows_membrane))
         return step_of_scan(neuron, scans[-1])
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from snnlearn.functional.chunk import Restarts
 from snnlearn.functional.cuba_lif import (
     cuba_lif_constant_derivatives,
     cuba_lif_jacobian,
@@ -12,7 +13,9 @@ from snnlearn.functional.cuba_lif import (
     cuba_lif_step,
 )
 from snnlearn.functional.dynamics import ConstantDerivatives, Jacobian, LeakTransition, SpikeFunction, State
+from snnlearn.functional.neuron_scan import cuba_lif_scan
 from snnlearn.functional.surrogates import Surrogate
+from snnlearn.kernels import dispatch
 from snnlearn.nn.constant import FRACTION, ConstantValue, LearnableConstant
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.time_constant import TimeScale, mean_decay, resolve_decays
@@ -74,6 +77,12 @@ class CubaLIF(FiringNeuron):
             spike_function,
         )
         return spike, (current, v)
+
+    def scan(self, y: Tensor, state: State, restarts: Restarts, entering: State | None) -> tuple[Tensor, Tensor, State]:
+        """Step through y [K, B, *units] at once."""
+        constants = self.decay_synapse, self.decay, self.threshold, self.reset_kind, self.surrogate
+        current, v = state
+        return dispatch.run(cuba_lif_scan, y, current, v, *constants, restarts, self.initial_membrane, entering)
 
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
         """Return the analytic Jacobian."""

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from snnlearn.functional.chunk import Restarts
 from snnlearn.functional.cut_step import Firing, cut_step
 from snnlearn.functional.dynamics import (
     ConstantDerivatives,
@@ -15,8 +16,10 @@ from snnlearn.functional.dynamics import (
     check_reset,
 )
 from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
+from snnlearn.functional.neuron_scan import lif_scan
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.functional.trace import flush_subnormals_
+from snnlearn.kernels import dispatch
 from snnlearn.nn.chunk import Chunk, scan_cut
 from snnlearn.nn.constant import FRACTION, POSITIVE, ConstantValue, LearnableConstant, check_threshold
 from snnlearn.nn.membrane import MembraneNeuron
@@ -65,6 +68,18 @@ class FiringNeuron(MembraneNeuron):
         """Advance by one step."""
         return self.step_with(y, state, self.spike)
 
+    def scan(self, y: Tensor, state: State, restarts: Restarts, entering: State | None) -> tuple[Tensor, Tensor, State]:
+        """Step through y [K, B, *units] at once: `snnlearn.functional.neuron_scan`, which says what comes back.
+
+        A subclass with a scan of the same numbers as its `step_with` gives it here; it is not inherited.
+        """
+        raise TypeError(f"{type(self).__name__} has no scan; step it with step_with(y, state, spike_function)")
+
+    @property
+    def has_scan(self) -> bool:
+        """Whether a chunk may run by `scan`: this very class has one, and no part of its step was replaced."""
+        return "scan" in vars(type(self)) and type(self) is not FiringNeuron and self._steps_as_written()
+
     @property
     def cuts_its_past(self) -> bool:
         """Whether the coming step is one node: no graph is carried on, nothing is learned, and `unit_drive` is true."""
@@ -72,9 +87,15 @@ class FiringNeuron(MembraneNeuron):
             not self.carry_graph
             and not self._parameters
             and vars(type(self)).get("unit_drive", False)
-            and type(self).step is FiringNeuron.step
-            and type(self).spike is Neuron.spike
             and type(self).forward is Neuron.forward
+            and self._steps_as_written()
+        )
+
+    def _steps_as_written(self) -> bool:
+        """Whether a step is `step_with` of the class, with spikes where u >= 0 as the surrogate fires them."""
+        return (
+            type(self).step is FiringNeuron.step
+            and type(self).spike is Neuron.spike
             and type(self.surrogate).__call__ is Surrogate.__call__
             and self.__dict__.keys().isdisjoint(STEP_NAMES)
         )
@@ -163,6 +184,12 @@ class LIF(FiringNeuron):
         spike, v = lif_step(y, state[0], self.decay, self.threshold, self.reset_kind, self.detach_reset, spike_function)
         return spike, (v,)
 
+    def scan(self, y: Tensor, state: State, restarts: Restarts, entering: State | None) -> tuple[Tensor, Tensor, State]:
+        """Step through y [K, B, *units] at once."""
+        constants = self.decay, self.threshold, self.reset_kind, self.surrogate
+        (v,) = state
+        return dispatch.run(lif_scan, y, v, *constants, restarts, self.initial_membrane, entering)
+
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
         """Return the analytic Jacobian."""
         return lif_jacobian(y, state[0], self.decay, self.threshold, self.reset_kind, self.detach_reset, self.surrogate)
@@ -190,6 +217,7 @@ class IF(LIF):
     unit_drive: ClassVar[bool] = True
     elementwise: ClassVar[bool] = True
     decay = 1.0
+    scan = LIF.scan
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ from snnlearn.functional.synaptic import inputs_of, step_eligibility, with_one
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap, rows_of
+from snnlearn.kernels import dispatch
 from snnlearn.nn.step_trace import StepTrace
 
 
@@ -119,7 +120,8 @@ class SynapticTrace(StepTrace):
             return
         (jacobian, inputs, restarts), self.kept = self.kept, None
         product, weights = roll_weights(without_past(jacobian, restarts))
-        self.take_parts(roll_eligibility(self.parts(), product, weights, inputs), inputs, restarts)
+        parts = dispatch.run(roll_eligibility, self.parts(), product, weights, inputs)
+        self.take_parts(parts, inputs, restarts)
 
     def take_parts(self, parts: Sequence[Tensor], inputs: Tensor, restarts: Restarts) -> None:
         """Keep E and the values of the filter after a chunk."""
@@ -146,7 +148,7 @@ class SynapticTrace(StepTrace):
         assert self.kept is not None
         jacobian, inputs, restarts = self.kept
         signals = signal.unflatten(0, inputs.shape[:2]).to(jacobian.drive.dtype)
-        received, entering = scan_chunk(jacobian, signals, restarts)
+        received, entering = dispatch.run(scan_chunk, jacobian, signals, restarts)
         return self._apart(fold_chunk(received, entering, inputs, self.parts()))
 
     def _apart(self, gathered: Tensor) -> tuple[Tensor, Tensor]:
@@ -272,7 +274,7 @@ class FilteredTrace(SynapticTrace):
         """Keep the trace of the inputs and the values of the filter after a chunk."""
         if self.values is None and self.filter is not None:
             self.filtered_values = torch.stack(list(parts[len(self.leak.drive) :]))
-        self.values = roll_leak_trace(self.values, inputs, self.leak, restarts)
+        self.values = dispatch.run(roll_leak_trace, self.values, inputs, self.leak, restarts)
 
 
 __all__ = ["FilteredTrace", "KeptChunk", "SynapticTrace"]

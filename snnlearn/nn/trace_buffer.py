@@ -20,6 +20,7 @@ from snnlearn.functional.eligibility import BiasTrace, bias_gradient
 from snnlearn.functional.sparse_map import add_weight_gradient_, is_sparse, roll_sparse_trace
 from snnlearn.functional.trace import advance_leak_trace_, advance_leak_trace_of_one, read_leak_trace
 from snnlearn.functional.weighted_map import WeightedMap
+from snnlearn.kernels import dispatch
 from snnlearn.nn.clocked_trace import NO_TRACE, ClockedTrace, StaleTraceError
 from snnlearn.nn.state import StateShapeError
 
@@ -125,7 +126,8 @@ class TraceBuffer(ClockedTrace):
         if is_sparse(x):
             rolled = roll_sparse_trace(before, self._wide(x), steps.steps, self.leak, steps.restarts)
         else:
-            rolled = roll_leak_trace(before, steps.unfolded(self._wide(x)), self.leak, steps.restarts)
+            unfolded = steps.unfolded(self._wide(x))
+            rolled = dispatch.run(roll_leak_trace, before, unfolded, self.leak, steps.restarts)
         if steps.restarts is not None or isinstance(before_one, Tensor):
             ones = rolled.new_ones((steps.steps, step[0]))
             self.bias_values = roll_leak_trace(before_one, ones, self.leak, steps.restarts)  # type: ignore[arg-type]
@@ -156,7 +158,7 @@ class TraceBuffer(ClockedTrace):
         assert self.kept is not None
         inputs, steps, before, before_one = self.kept
         d = steps.unfolded(signal * steps.spike_input)
-        received, entering = scan_leak(d, self.leak, steps.restarts)
+        received, entering = dispatch.run(scan_leak, d, self.leak, steps.restarts)
         units = weighted_map.units_last(received.flatten(0, 1))
         by_bias = units.flatten(0, -2).sum(0)
         gathers = self.gathering is weight and weight.requires_grad and weight.dtype == received.dtype

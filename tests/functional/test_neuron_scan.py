@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from snnlearn import ALIF, LIF, ArcTan, CubaLIF, Sigmoid
+from snnlearn.functional.cut_step import cut_gradient
 from snnlearn.functional.dynamics import RESETS
-from snnlearn.functional.neuron_scan import alif_scan, cuba_lif_scan, cut_gradient, lif_scan
+from snnlearn.functional.neuron_scan import alif_scan, cuba_lif_scan, lif_scan
 from snnlearn.nn.lif import FiringNeuron
 
 STEPS, BATCH, UNITS = 6, 3, 5
