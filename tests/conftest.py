@@ -12,7 +12,11 @@ import torch
 from jaxtyping import install_import_hook
 
 # The hook checks every jaxtyping annotation of the package while tests run; users never pay for it.
-hook = install_import_hook("snnlearn", "beartype.beartype")
+# torch cannot compile a function that is wrapped in a check.
+if os.environ.get("SNNLEARN_KERNELS") != "compiled":
+    hook = install_import_hook("snnlearn", "beartype.beartype")
+
+from snnlearn.kernels import dispatch
 
 # The tests' tensors are small: a second thread costs more than it brings, and the suite shares its cores.
 torch.set_num_threads(1)
@@ -25,6 +29,13 @@ DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Every device of this machine, one after the other."""
     return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _kernels() -> Iterator[None]:
+    """Run by the path that SNNLEARN_KERNELS names wherever it can: the suite tests more than any kernel can take."""
+    with dispatch.use(dispatch.path_in_use(), strict=False):
+        yield
 
 
 @pytest.fixture(autouse=True)

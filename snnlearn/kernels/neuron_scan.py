@@ -25,6 +25,24 @@ BUMPS = {**SURROGATES, "constant": Constant}
 
 
 @jit
+def store(v_at, other_at, v, other, inside, NEURON: constexpr):  # type: ignore[no-untyped-def]
+    """Write the membrane, and the other hidden value of a neuron that has one."""
+    tl.store(v_at, v, mask=inside)
+    if NEURON > 0:
+        tl.store(other_at, other, mask=inside)
+
+
+@jit
+def after_spike(v, spike, threshold, RESET: constexpr):  # type: ignore[no-untyped-def]
+    """Return the membrane after the reset."""
+    if RESET == 0:
+        v = v - spike * threshold
+    if RESET == 1:
+        v = v - v * spike
+    return v
+
+
+@jit
 def neuron_scan_kernel(  # type: ignore[no-untyped-def]
     y_at, v_at, other_at, spikes_at, u_at, v_kept_at, other_kept_at, restarts_at,
     decay, other_decay, adaptation, threshold, initial,
@@ -56,11 +74,8 @@ def neuron_scan_kernel(  # type: ignore[no-untyped-def]
             other = tl.where(fresh, 0.0, other)
             restarts_at += rows
         if KEEP:
-            tl.store(v_kept_at + element, v, mask=inside)
-            v_kept_at += total
-            if NEURON > 0:
-                tl.store(other_kept_at + element, other, mask=inside)
-                other_kept_at += total
+            store(v_kept_at + element, other_kept_at + element, v, other, inside, NEURON)
+            v_kept_at, other_kept_at = v_kept_at + total, other_kept_at + total
         if NEURON == 2:
             other = tl.fma(other, other_decay + tl.zeros_like(other), charge)
             charge = other
@@ -71,17 +86,12 @@ def neuron_scan_kernel(  # type: ignore[no-untyped-def]
         spike = (u >= 0.0).to(tl.float32)
         tl.store(spikes_at + element, spike, mask=inside)
         tl.store(u_at + element, u, mask=inside)
-        if RESET == 0:
-            v = v - spike * threshold
-        if RESET == 1:
-            v = v - v * spike
+        v = after_spike(v, spike, threshold, RESET)
         if NEURON == 1:
             other = tl.fma(other, other_decay + tl.zeros_like(other), spike)
         v, other = flushed(v, limit), flushed(other, limit)
         y_at, spikes_at, u_at = y_at + y_step, spikes_at + total, u_at + total
-    tl.store(v_at + element, v, mask=inside)
-    if NEURON > 0:
-        tl.store(other_at + element, other, mask=inside)
+    store(v_at + element, other_at + element, v, other, inside, NEURON)
 
 
 def lif_scan(

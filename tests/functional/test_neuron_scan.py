@@ -67,7 +67,13 @@ def test_a_scan_is_the_module_stepped(name: str, reset: str, per: str, restartin
     kept = [value.clone() for value in state]
     expected = stepped(neuron, y, restarts)
     in_order = [getattr(neuron, key) for key in order]
-    found = SCANS[name](y, *state, *in_order, neuron.threshold, reset, neuron.surrogate, restarts, 0.1)
+    entering = tuple(torch.full((STEPS, *value.shape), torch.nan, dtype=value.dtype) for value in state)
+    found = SCANS[name](y, *state, *in_order, neuron.threshold, reset, neuron.surrogate, restarts, 0.1, entering)
+    for t in range(STEPS):
+        _, one, _ = SCANS[name](
+            y[t : t + 1], *(value[t] for value in entering), *in_order, neuron.threshold, reset, neuron.surrogate
+        )
+        assert torch.equal(one[0], found[1][t])
     assert 0.02 < float(expected[0].mean()) < 0.8
     for ours, theirs in zip((*found[:2], *found[2]), (*expected[:2], *expected[2]), strict=True):
         assert torch.equal(ours, theirs)

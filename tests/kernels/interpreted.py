@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_work import learned
 from torch import Tensor
 
 from snnlearn.functional import ArcTan, Jacobian, chunk, neuron_scan
+from snnlearn.functional.cut_step import cut_gradient, spike_gate
 from snnlearn.functional.dynamics import RESETS, LeakTransition
 from snnlearn.functional.surrogates import SURROGATES, Constant, Surrogate
 from snnlearn.kernels import dispatch, gated_scan, leak_scan
@@ -26,6 +28,12 @@ SIZES = (1, 2, 63, 129)
 SHAPES = [(1 + (i + j) % 2, SIZES[i], SIZES[j]) for i in range(4) for j in range(4)]
 SHAPES += [(63, 2, 129), (129, 129, 1)]
 CASES = list(enumerate(SHAPES))
+TWINS_OF = {
+    "ottt by single steps": {"cut_gradient"},
+    "ottt": {"lif_scan", "spike_gate", "scan_leak", "roll_leak_trace"},
+    "d_rtrl": {"alif_scan", "scan_chunk", "roll_eligibility"},
+    "e_prop": {"cuba_lif_scan", "scan_chunk", "roll_eligibility"},
+}
 # (steps, batch, units, inputs) of the fold, whose grid has a program for every row: the interpreter is slow.
 FOLDS = list(
     enumerate([(1, 1, 129, 63), (2, 63, 1, 2), (63, 2, 63, 129), (129, 1, 2, 63), (129, 2, 129, 1), (2, 1, 2, 2)])
@@ -133,13 +141,17 @@ def test_neuron_scans(neuron: str) -> None:
         }[neuron]
         restarts = some_restarts(number, steps, batch)
         arguments = (laid_out(y, number), *hidden, *named, threshold, reset, ArcTan(), restarts, 0.05)
+        room = [None] * 2 if number % 3 else [tuple(torch.empty(steps, *h.shape) for h in hidden) for _ in range(2)]
         reference: Any = getattr(neuron_scan, f"{neuron}_scan")
-        expected, found = reference(*arguments), dispatch.run(reference, *arguments)
+        expected, found = reference(*arguments, room[0]), dispatch.run(reference, *arguments, room[1])
         scale = float(expected[1].abs().max()) + 1.3
         slack = float(ulp(torch.tensor(scale))) / (1 - 0.9)  # one rounding a step, of which a tenth decays
         flips, same = assert_same_decisions(found[:2], expected[:2], slack)
+        kept = [() if values is None else tuple(value.movedim(0, -1) for value in values) for values in room]
         for ours, theirs in zip((found[1], *found[2]), (expected[1], *expected[2]), strict=True):
             assert_close(ours[..., same], theirs[..., same])
+        for ours, theirs in zip(*kept, strict=True):
+            assert_close(ours[same], theirs[same])
         flipped, decided = flipped + flips, decided + expected[0].numel()
         rates += [float(expected[0].mean())] if expected[0].numel() > 100 else []
     assert max(rates) < 0.8
@@ -189,10 +201,12 @@ def test_a_state_below_the_limit_is_flushed_and_nan_stays() -> None:
 def test_surrogate_derivatives(surrogate: Surrogate) -> None:
     for shape, dtype in (((129, 3), torch.float32), ((1,), torch.bfloat16), ((63, 2, 2), torch.float32)):
         u, signals = 2 * torch.randn(shape), torch.randn(shape).to(dtype)
-        expected = neuron_scan.cut_gradient(signals, u, surrogate)
+        expected = cut_gradient(signals, u, surrogate)
         assert float(expected.abs().max()) > 0 or u.numel() == 1
-        strided = dispatch.run(neuron_scan.cut_gradient, signals.movedim(0, -1), u.movedim(0, -1), surrogate)
+        strided = dispatch.run(cut_gradient, signals.movedim(0, -1), u.movedim(0, -1), surrogate)
         assert_close(strided, expected.movedim(0, -1))
+        gate = dispatch.run(spike_gate, u.movedim(0, -1), surrogate)
+        assert_close(gate, spike_gate(u, surrogate).movedim(0, -1))
 
 
 @pytest.mark.parametrize("leak", LEAKS, ids=["H1", "H2", "H3"])
@@ -241,3 +255,17 @@ def test_fold(kind: str) -> None:
             assert_close(ours, theirs)
         if parts is not None:
             assert all(ours is part for ours, part in zip(found, parts, strict=True))
+
+
+@pytest.mark.parametrize("name", TWINS_OF)
+def test_a_learner_runs_on_the_kernels_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing falls back, since `triton` is chosen; gradients and losses are those of the references."""
+    monkeypatch.setattr(dispatch, "_said", set())
+    found = learned(name)
+    ran = {function for function, path, _ in dispatch._said if path == "triton"}
+    assert ran == TWINS_OF[name]
+    with dispatch.use("reference"):
+        expected = learned(name)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert float(theirs.abs().max()) > 0
+        assert_close(ours, theirs)

@@ -26,7 +26,7 @@ if triton.knobs.runtime.interpret:
 NUMBERS = {"limit", "decay", "other_decay", "adaptation", "threshold", "initial", "first", "second", "third"}
 SCAN = {"PADDED": 2, "BLOCK": 256, "restarts_at": "*u8"}
 NEURON = {
-    **dict.fromkeys(("ADAPTATION_IS_TENSOR", "THRESHOLD_IS_TENSOR", "INITIAL_IS_TENSOR"), False),
+    **dict.fromkeys(("KEEP", "ADAPTATION_IS_TENSOR", "THRESHOLD_IS_TENSOR", "INITIAL_IS_TENSOR"), False),
     **{"DECAY_IS_TENSOR": True, "decay": "*fp32", "OTHER_IS_TENSOR": False, "BLOCK": 256, "restarts_at": "*u8"},
 }
 ONES = {"rows": 1, "units": 1}
@@ -34,10 +34,10 @@ MOVES = {"FIRST_MOVES": True, "SECOND_MOVES": True, "TILE": 32, "STEPS": 16}
 GIVEN: dict[str, list[dict[str, Any]]] = {
     "neuron_scan_kernel": [
         {**NEURON, "NEURON": 0, "RESET": 0, "RESTARTS": False, "y_at": "*bf16"},
-        {**NEURON, "NEURON": 1, "RESET": 1, "RESTARTS": True},
+        {**NEURON, "NEURON": 1, "RESET": 1, "RESTARTS": True, "KEEP": True},
         {**NEURON, "NEURON": 2, "RESET": 2, "RESTARTS": False, **ONES, "y_row": 1, "y_unit": 1},
     ],
-    "cut_gradient_kernel": [{"BUMP": bump, "BLOCK": 256} for bump in range(8)],
+    "cut_gradient_kernel": [{"SIGNALS": bump > 0, "BUMP": bump, "BLOCK": 256} for bump in range(8)],
     "scan_leak_kernel": [
         {**SCAN, "HIDDEN": 2, "RESTARTS": True},
         {**SCAN, "HIDDEN": 1, "PADDED": 1, "RESTARTS": False, **ONES},

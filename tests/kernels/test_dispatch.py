@@ -7,21 +7,27 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from snnlearn.functional import ArcTan, chunk, neuron_scan
+from snnlearn.functional.cut_step import cut_gradient, spike_gate
 from snnlearn.functional.lif import lif_leak_transition
-from snnlearn.functional.neuron_scan import cut_gradient, lif_scan
+from snnlearn.functional.neuron_scan import lif_scan
 from snnlearn.kernels import dispatch
 
+CUT = importlib.import_module("snnlearn.functional.cut_step")  # its name in the package is the function
 PACKAGE = Path(dispatch.__file__).parents[1]
-REFERENCES = {name: getattr(neuron_scan, name, None) or getattr(chunk, name) for name in dispatch.TWINS}
+REFERENCES = {
+    name: next(vars(home)[name] for home in (neuron_scan, chunk, CUT) if name in vars(home)) for name in dispatch.TWINS
+}
 SCAN = (torch.full((2, 1), 0.75), torch.zeros(1), 0.5, 1.0, "soft", ArcTan())
 
 
@@ -29,6 +35,13 @@ def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
     """Let the modules named look as if they were not installed."""
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
+
+
+@pytest.fixture(autouse=True)
+def _left_to_itself() -> Iterator[None]:
+    """Whatever path the suite runs by."""
+    with dispatch.use("auto"):
+        yield
 
 
 @pytest.fixture
@@ -63,6 +76,22 @@ def test_a_choice_never_falls_back(monkeypatch: pytest.MonkeyPatch, missing: str
     with pytest.raises(dispatch.KernelUnavailableError), dispatch.use("triton"):
         dispatch.run(lif_scan, *SCAN)
     assert dispatch.path_in_use() == "auto"
+
+
+def test_a_choice_that_is_not_strict_falls_back_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="snnlearn.kernels"), dispatch.use("triton", strict=False):
+        dispatch.run(spike_gate, torch.ones(1, dtype=torch.float64), ArcTan())
+    assert "spike_gate runs as reference: torch.float64: the kernels take" in caplog.text
+
+
+def test_the_environment_chooses_for_the_whole_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SNNLEARN_KERNELS", "reference")
+    assert runpy.run_path(str(dispatch.__file__))["path_in_use"]() == "reference"
+    monkeypatch.setenv("SNNLEARN_KERNELS", "cuda")
+    with pytest.raises(ValueError, match="SNNLEARN_KERNELS=cuda: choose one of auto, reference, triton, compiled"):
+        runpy.run_path(str(dispatch.__file__))
+    monkeypatch.delenv("SNNLEARN_KERNELS")
+    assert runpy.run_path(str(dispatch.__file__))["path_in_use"]() == "auto"
 
 
 def test_what_a_twin_cannot_take_is_said() -> None:
@@ -101,7 +130,8 @@ def test_what_a_kernel_has_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="choose one of auto, reference, triton"), dispatch.use("cuda"):
+    words = r"choose one of auto, reference, triton, compiled; write use\('auto'\)"
+    with pytest.raises(ValueError, match=words), dispatch.use("cuda"):
         pass
     with pytest.raises(ValueError, match="it has no twin"):
         dispatch.run(lif_leak_transition, 0.5)
@@ -145,7 +175,7 @@ def test_the_package_does_without_its_twins(tmp_path: Path) -> None:
             path.unlink()
     code = (
         "import torch, snnlearn; from snnlearn.kernels import dispatch; "
-        "from snnlearn.functional.neuron_scan import cut_gradient; one = torch.ones(1); "
+        "from snnlearn.functional.cut_step import cut_gradient; one = torch.ones(1); "
         "print(snnlearn.__file__, dispatch.run(cut_gradient, one, one, snnlearn.ArcTan()).item()); "
         "print(dispatch.why_not('cut_gradient', one, one, snnlearn.ArcTan()))"
     )
