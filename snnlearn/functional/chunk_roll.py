@@ -119,14 +119,13 @@ def read_weights(
         product, weights = roll_weights(jacobian, filter, restarts)
         readout = weights.new_tensor(filter.readout)
         values = len(readout)
-        read = torch.tensordot(readout, product[-values:], 1), torch.tensordot(readout, weights[-values:], 1)
-        return read
+        return torch.tensordot(readout, product[-values:], 1), torch.tensordot(readout, weights[-values:], 1)
     jacobian = without_past(jacobian, restarts)
     before = jacobian._replace(transition=jacobian.transition[:, :, :-1], drive=jacobian.drive[:, :-1])
     product, weights = _roll_hidden(before)
     last = jacobian.spike_state[:, -1]
-    read = [(last.unsqueeze(1) * weights).sum(0), jacobian.spike_input[-1:]]
-    return (last.unsqueeze(1) * product).sum(0), torch.cat(read)
+    by_step = torch.cat([(last.unsqueeze(1) * weights).sum(0), jacobian.spike_input[-1:]])
+    return (last.unsqueeze(1) * product).sum(0), by_step
 
 
 def roll_eligibility(

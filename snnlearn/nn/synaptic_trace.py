@@ -65,12 +65,13 @@ class SynapticTrace(StepTrace):
 
     needs_jacobian = True
     transient: tuple[str, ...] = ("values", "filtered_values", *StepTrace.transient)
-    plain: tuple[str, ...] = ("spike_by_weight", "kept", "deferring", *StepTrace.plain)
+    plain: tuple[str, ...] = ("spike_by_weight", "kept", "deferring", "settled_norm", *StepTrace.plain)
     values: Tensor | None = None
     filtered_values: Tensor | None = None
     spike_by_weight: Tensor | None = None
     kept: KeptChunk | None = None
     deferring: bool = False
+    settled_norm: float | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -90,6 +91,7 @@ class SynapticTrace(StepTrace):
         """Take in the step whose input is x [B, ..., I], and tick."""
         if not self.deferring:
             self.settle()
+        self.settled_norm = None
         super().advance_(x, step)
 
     def advance_weights(self, x: Tensor, step: Step) -> None:
@@ -111,7 +113,7 @@ class SynapticTrace(StepTrace):
         finally:
             self.deferring = False
         inputs = with_one(x) if self.has_bias else x
-        self.spike_by_weight = None
+        self.spike_by_weight = self.settled_norm = None
         self.kept = KeptChunk(self.chunk_jacobian(steps), self.filter, steps.unfolded(inputs), steps.restarts)
 
     def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
@@ -162,16 +164,25 @@ class SynapticTrace(StepTrace):
         return gathered[:, :-1], gathered[:, -1]
 
     def norm(self) -> float:
-        """Return the Euclidean norm of ds/dW of the last step (of E, where a chunk was taken in since), or 0.0."""
+        """Return the Euclidean norm of ds/dW of the last step (of E, right after its state was loaded), or 0.0."""
+        if self.settled_norm is not None:
+            return self.settled_norm
         if self.spike_by_weight is not None:
             return float(self.spike_by_weight.norm())
         if self.kept is not None:
             return self.kept.read_norm(self.parts())
         return 0.0 if self.values is None else float(self.values.norm())
 
+    def settle_ahead(self) -> None:
+        """Take in the chunk that is kept before the next step asks for it, for a copy of the state."""
+        if self.kept is not None:
+            norm = self.norm()
+            self.settle()
+            self.settled_norm = norm
+
     def stash(self) -> dict[str, Any]:
         """Return the transient state by reference, the chunk that was kept in it."""
-        self.settle()
+        self.settle_ahead()
         return super().stash()
 
     def watched(self) -> dict[str, Any]:
@@ -197,11 +208,11 @@ class SynapticTrace(StepTrace):
     def forget_step(self) -> None:
         """Drop ds/dW and ds/dp of the last step."""
         super().forget_step()
-        self.spike_by_weight = None
+        self.spike_by_weight = self.settled_norm = None
 
     def __getstate__(self) -> dict[str, object]:
         """Return attributes for copies and pickles, the chunk that was kept taken in."""
-        self.settle()
+        self.settle_ahead()
         return super().__getstate__()
 
 
