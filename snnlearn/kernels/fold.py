@@ -1,12 +1,12 @@
-"""Twin of `roll_eligibility` in `snnlearn.functional.chunk`: one pass over the eligibility."""
-
-from collections.abc import Sequence
+"""Twin of `roll_eligibility` in `snnlearn.functional.chunk_roll`: one pass over the eligibility."""
 
 import torch
 from torch import Tensor
 
+from snnlearn.functional.chunk import Parts
+from snnlearn.functional.chunk_roll import empty_eligibility
 from snnlearn.kernels.language import FP_FUSION, constexpr, jit, tl, triton
-from snnlearn.kernels.layout import FLUSH, flushed, kept_dtype
+from snnlearn.kernels.layout import FLUSH, flushed
 
 TILE = 32
 STEPS = 16
@@ -15,7 +15,8 @@ MOST_HIDDEN = 2
 
 @jit
 def roll_kernel(  # type: ignore[no-untyped-def]
-    first_at, second_at, product_at, weights_at, x_at, steps, rows, units, inputs, limit,
+    first_at, second_at, product_at, weights_at, x_at, steps, rows, units, inputs,
+    first_row, first_unit, second_row, second_unit, limit,
     HIDDEN: constexpr, EMPTY: constexpr, FIRST_MOVES: constexpr, SECOND_MOVES: constexpr,
     TILE: constexpr, STEPS: constexpr,
 ):  # fmt: skip
@@ -39,13 +40,8 @@ def roll_kernel(  # type: ignore[no-untyped-def]
         if HIDDEN == 2:
             left = tl.load(left_here + steps.to(tl.int64) * each, mask=known, other=0.0).to(tl.float32)
             second_new += tl.dot(left, x, input_precision="ieee")
-    first_here, second_here = row * units + unit[:, None], row * units + unit[:, None]
-    if not FIRST_MOVES:
-        first_here = row + 0 * unit[:, None]
-    if not SECOND_MOVES:
-        second_here = row + 0 * unit[:, None]
-    first_at += first_here * inputs + input[None, :]
-    second_at += second_here * inputs + input[None, :]
+    first_at += row * first_row + unit[:, None].to(tl.int64) * first_unit + input[None, :]
+    second_at += row * second_row + unit[:, None].to(tl.int64) * second_unit + input[None, :]
     if not EMPTY:
         product_at += row * units + unit
         first = tl.load(first_at, mask=inside, other=0.0)
@@ -61,34 +57,44 @@ def roll_kernel(  # type: ignore[no-untyped-def]
         tl.store(second_at, flushed(second_new, limit), mask=inside)
 
 
-def roll_eligibility(
-    eligibility: Sequence[Tensor] | None, product: Tensor, weights: Tensor, x: Tensor
-) -> Sequence[Tensor]:
-    """Return what `snnlearn.functional.chunk.roll_eligibility` does, in float32."""
+def roll_eligibility(eligibility: Parts | None, product: Tensor, weights: Tensor, x: Tensor) -> Parts:
+    """Return what `snnlearn.functional.chunk_roll.roll_eligibility` does, in float32."""
     hidden, steps, units = weights.shape[0], weights.shape[1], weights.shape[-1]
     inputs, rows = x.shape[-1], x[0, ..., 0].numel()
-    empty = eligibility is None
-    if eligibility is None:
-        shape = (*weights.shape[2:], inputs)
-        eligibility = [torch.empty(shape, dtype=kept_dtype(x.dtype), device=x.device) for _ in range(hidden)]
-    moves = [part.shape[-2] == units for part in eligibility]
+    parts = eligibility
+    if parts is None:
+        parts = empty_eligibility(hidden, weights.shape[2:], inputs, weights.new_empty(0, dtype=torch.float32))
+    moves = [part.shape[-2] == units for part in parts]
+    pitches = [pitch for part in (parts[0], parts[-1]) for pitch in _pitches(part, units)]
     grid = (rows, triton.cdiv(units, TILE), triton.cdiv(inputs, TILE))
     roll_kernel[grid](
-        eligibility[0], eligibility[-1], product.contiguous(), weights.contiguous(), x.contiguous(),
-        steps, rows, units, inputs, FLUSH,
-        hidden, empty, moves[0], moves[-1], TILE, STEPS, enable_fp_fusion=FP_FUSION,
+        parts[0], parts[-1], product.contiguous(), weights.contiguous(), x.contiguous(),
+        steps, rows, units, inputs, *pitches, FLUSH,
+        hidden, eligibility is None, moves[0], moves[-1], TILE, STEPS, enable_fp_fusion=FP_FUSION,
     )  # fmt: skip
-    return eligibility
+    return parts
 
 
-def _obstacle(eligibility: Sequence[Tensor] | None, product: Tensor, weights: Tensor, x: Tensor) -> str:
+def _pitches(part: Tensor, units: int) -> tuple[int, int]:
+    """Return how far apart the samples and the units of a part [..., O, I] are; 0 where all units share one row."""
+    return part.stride(-3), part.stride(-2) if part.shape[-2] == units else 0
+
+
+def _lies_in_rows(part: Tensor) -> bool:
+    """Return whether the numbers of a row lie side by side and the samples one behind the other."""
+    strides, sizes = part.stride()[:-2], part.shape[:-2]
+    samples = all(strides[i] == strides[i + 1] * sizes[i + 1] for i in range(len(sizes) - 1))
+    return samples and (part.stride(-1) == 1 or part.shape[-1] == 1)
+
+
+def _obstacle(eligibility: Parts | None, product: Tensor, weights: Tensor, x: Tensor) -> str:
     if len(weights) > MOST_HIDDEN:
-        return f"{len(weights)} hidden values: the kernel has up to {MOST_HIDDEN}"
-    for part in eligibility or ():
+        return f"{len(weights)} hidden values, those of the filter among them: the kernel has up to {MOST_HIDDEN}"
+    for part in () if eligibility is None else eligibility:
         if part.dtype != torch.float32:
             return f"an eligibility in {part.dtype}: the kernels keep it in float32"
-        if not part.is_contiguous():
-            return "an eligibility that is not contiguous: it is written in place"
+        if not _lies_in_rows(part):
+            return "an eligibility whose rows do not lie one behind the other: it is written in place"
     return "" if x.numel() and weights.numel() else "there is nothing to fold"
 
 

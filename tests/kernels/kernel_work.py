@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from snnlearn import ALIF, LIF, CubaLIF, ETBlock, ETLinear, OnlineLearner, Readout
+from snnlearn import ALIF, LI, LIF, CubaLIF, ETBlock, ETLinear, OnlineLearner, Readout
 from snnlearn.rules import DRTRL, OTTT, EProp
 
 RULES: dict[str, tuple[Any, Any, int]] = {
     "ottt by single steps": (OTTT, LIF, 1),
     "ottt": (OTTT, LIF, 4),
     "d_rtrl": (DRTRL, ALIF, 3),
-    "e_prop": (EProp, CubaLIF, 3),
+    "e_prop": (EProp, LIF, 3),
+    "cuba": (DRTRL, CubaLIF, 3),
 }
 
 
@@ -26,7 +27,7 @@ def learned(name: str) -> list[Tensor]:
     net = nn.Sequential(
         ETBlock(ETLinear(6, 7), neuron(threshold=0.3)),
         *([] if rule is EProp else [ETBlock(ETLinear(7, 7), neuron(threshold=0.3))]),
-        Readout(nn.Linear(7, 3)),
+        ETBlock(ETLinear(7, 3), LI(decay=0.8)) if rule is EProp else Readout(nn.Linear(7, 3)),
     )
     learner = OnlineLearner(net, rule(), F.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.0), chunk=chunk)
     x, labels = (torch.rand(8, 4, 6) < 0.5).float(), torch.randint(3, (8, 4))

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from snnlearn.functional import ArcTan, chunk, neuron_scan
+from snnlearn.functional import ArcTan, chunk, chunk_roll, neuron_scan
 from snnlearn.functional.cut_step import cut_gradient, spike_gate
 from snnlearn.functional.lif import lif_leak_transition
 from snnlearn.functional.neuron_scan import lif_scan
@@ -26,7 +26,8 @@ from snnlearn.kernels import dispatch
 CUT = importlib.import_module("snnlearn.functional.cut_step")  # its name in the package is the function
 PACKAGE = Path(dispatch.__file__).parents[1]
 REFERENCES = {
-    name: next(vars(home)[name] for home in (neuron_scan, chunk, CUT) if name in vars(home)) for name in dispatch.TWINS
+    name: next(vars(home)[name] for home in (neuron_scan, chunk, chunk_roll, CUT) if name in vars(home))
+    for name in dispatch.TWINS
 }
 SCAN = (torch.full((2, 1), 0.75), torch.zeros(1), 0.5, 1.0, "soft", ArcTan())
 
@@ -123,7 +124,7 @@ def test_what_a_kernel_has_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         ("roll_leak_trace", (None, x, wide), "5 hidden values"),
         ("scan_chunk", (jacobian, x), "5 hidden values"),
         ("roll_eligibility", (None, x, torch.zeros(3, 2, 1, 1), x), "3 hidden values"),
-        ("roll_eligibility", ([torch.zeros(1, 2, 4).mT], x, x[None], x), "not contiguous"),
+        ("roll_eligibility", ([torch.zeros(1, 2, 4).mT], x, x[None], x), "rows do not lie"),
     ):
         assert reason in dispatch.why_not(name, *arguments), name
     assert dispatch.why_not("cut_gradient", x, x, ArcTan()) == ""
