@@ -32,7 +32,7 @@ TWINS_OF = {
     "ottt by single steps": {"cut_gradient"},
     "ottt": {"lif_scan", "spike_gate", "scan_leak", "roll_leak_trace"},
     "d_rtrl": {"alif_scan", "scan_chunk", "roll_eligibility"},
-    "e_prop": {"lif_scan", "scan_chunk", "scan_leak", "roll_eligibility", "roll_leak_trace"},
+    "e_prop": {"lif_scan", "scan_chunk", "scan_leak", "roll_eligibility"},
     "cuba": {"cuba_lif_scan", "scan_chunk", "roll_eligibility"},
 }
 # (steps, batch, units, inputs) of the fold, whose grid has a program for every row: the interpreter is slow.
@@ -77,6 +77,11 @@ def laid_out(values: Tensor, number: int) -> Tensor:
         wide[..., ::2] = values
         return wide[..., ::2]
     return values
+
+
+def a_third_of_cases(hidden: int) -> list[tuple[int, tuple[int, int, int]]]:
+    """Other cases for each number of hidden values, all of them together; what goes round with them is mixed."""
+    return [case for case in CASES if (case[0] + case[0] // 3) % 3 == hidden - 1]
 
 
 def some_restarts(number: int, steps: int, batch: int) -> Tensor | None:
@@ -212,7 +217,7 @@ def test_surrogate_derivatives(surrogate: Surrogate) -> None:
 
 @pytest.mark.parametrize("leak", LEAKS, ids=["H1", "H2", "H3"])
 def test_leak_scan_and_roll(leak: LeakTransition) -> None:
-    for number, (steps, batch, inputs) in CASES:
+    for number, (steps, batch, inputs) in a_third_of_cases(len(leak.drive)):
         x = torch.randn(steps, batch, inputs).to(torch.bfloat16 if number // 2 % 2 else torch.float32)
         restarts = some_restarts(number, steps, batch)
         traces = torch.rand(len(leak.drive), batch, inputs) if number % 2 else None
@@ -227,7 +232,7 @@ def test_leak_scan_and_roll(leak: LeakTransition) -> None:
 
 @pytest.mark.parametrize("hidden", [1, 2, 3])
 def test_gated_scan(hidden: int) -> None:
-    for number, (steps, batch, units) in CASES:
+    for number, (steps, batch, units) in a_third_of_cases(hidden):
         dtype = torch.bfloat16 if number // 2 % 2 else torch.float32
         sides = ((hidden, hidden), (hidden,), (hidden,), ())
         parts = [torch.rand(*side, batch, steps, units).transpose(-3, -2) / hidden for side in sides]
