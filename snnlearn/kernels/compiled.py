@@ -65,9 +65,8 @@ def compiler_missing() -> str:
 def _by_steps(reference: Callable[..., Any], *arguments: Any) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """Run the scan of a neuron, a compiled step at a time; steps where rows restart are rare and run as written."""
     name = reference.__name__
-    bound = inspect.signature(reference).bind(*arguments)
-    bound.apply_defaults()
-    y, *rest, restarts, initial, entering = bound.arguments.values()
+    given = (*arguments, *_defaults(reference)[len(arguments) :])
+    y, *rest, restarts, initial, entering = given
     state, constants = tuple(rest[: HIDDEN[name]]), rest[HIDDEN[name] :]
     dtype = torch.promote_types(y.dtype, state[0].dtype)
     spikes, u = torch.empty_like(y, dtype=dtype), torch.empty_like(y, dtype=dtype)
@@ -84,6 +83,12 @@ def _by_steps(reference: Callable[..., Any], *arguments: Any) -> tuple[Tensor, T
         step = step or _compiled(_one_step, name, _given_to_step(name, arguments))
         state = step(reference, spikes[one], u[one], y[one], *state, *constants)
     return spikes, u, state
+
+
+@functools.cache
+def _defaults(reference: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return the default of each argument."""
+    return tuple(parameter.default for parameter in inspect.signature(reference).parameters.values())
 
 
 def _one_step(scan: Callable[..., Any], spikes: Tensor, u: Tensor, y: Tensor, *arguments: Any) -> tuple[Tensor, ...]:

@@ -16,6 +16,7 @@ A twin has the name and the signature of its reference and lies in the module th
 imports those, when a twin is asked for, so each of them can be deleted.
 """
 
+import functools
 import importlib
 import importlib.util
 import logging
@@ -224,7 +225,9 @@ def _wrong_tensors(tensors: list[Tensor]) -> str:
     return ""
 
 
+@functools.cache
 def _is_installed(module: str) -> bool:
+    """Return whether there is such a module; looking for it takes longer than a small kernel."""
     return importlib.util.find_spec(module) is not None
 
 

@@ -34,8 +34,7 @@ SCAN = (torch.full((2, 1), 0.75), torch.zeros(1), 0.5, 1.0, "soft", ArcTan())
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
     """Let the modules named look as if they were not installed."""
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
+    monkeypatch.setattr(dispatch, "_is_installed", lambda name: name not in missing)
 
 
 @pytest.fixture(autouse=True)
