@@ -31,6 +31,7 @@ _functions: dict[Any, Callable[..., Any]] = {}
 
 def run(reference: Callable[..., Any], *arguments: Any) -> Any:
     """Return reference(*arguments) by the function compiled for such arguments, compiled now if there is none yet."""
+    arguments = tuple(value.detach() if isinstance(value, Tensor) else value for value in arguments)
     with torch.no_grad():
         if reference.__name__ in HIDDEN:
             return _by_steps(reference, *arguments)

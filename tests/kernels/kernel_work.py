@@ -21,7 +21,7 @@ RULES: dict[str, tuple[Any, Any, int]] = {
 
 
 def learned(name: str) -> list[Tensor]:
-    """The gradients and the loss of a sequence of 8 steps, in whose middle a row restarts."""
+    """The updates, which are the gradients, and the loss of a sequence of 8 steps, in whose middle a row restarts."""
     rule, neuron, chunk = RULES[name]
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -29,10 +29,12 @@ def learned(name: str) -> list[Tensor]:
         *([] if rule is EProp else [ETBlock(ETLinear(7, 7), neuron(threshold=0.3))]),
         ETBlock(ETLinear(7, 3), LI(decay=0.8)) if rule is EProp else Readout(nn.Linear(7, 3)),
     )
-    learner = OnlineLearner(net, rule(), F.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.0), chunk=chunk)
+    learner = OnlineLearner(net, rule(), F.cross_entropy, torch.optim.SGD(net.parameters(), lr=1.0), chunk=chunk)
+    before = [p.detach().clone() for p in net.parameters()]
     x, labels = (torch.rand(8, 4, 6) < 0.5).float(), torch.randint(3, (8, 4))
     restarts = torch.zeros(8, 4, dtype=torch.bool)
     restarts[4, 1] = True
     result = learner.learn(x, labels, per_step_target=True, restarts=restarts)
     assert all(0.02 < rate < 0.8 for rate in result.firing_rates.values()), result.firing_rates
-    return [*(p.grad for p in net.parameters() if p.grad is not None), torch.tensor(result.loss)]
+    after = [p.detach() for p in net.parameters()]
+    return [*map(torch.sub, before, after), torch.tensor(result.loss)]
