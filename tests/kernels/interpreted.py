@@ -32,7 +32,8 @@ TWINS_OF = {
     "ottt by single steps": {"cut_gradient"},
     "ottt": {"lif_scan", "spike_gate", "scan_leak", "roll_leak_trace"},
     "d_rtrl": {"alif_scan", "scan_chunk", "roll_eligibility"},
-    "e_prop": {"lif_scan", "scan_chunk", "scan_leak", "roll_eligibility"},
+    "e_prop": {"lif_scan", "spike_gate", "scan_chunk", "scan_leak", "roll_eligibility", "roll_leak_trace"},
+    "e_prop behind a hard reset": {"lif_scan", "scan_chunk", "scan_leak", "roll_eligibility"},
     "cuba": {"cuba_lif_scan", "scan_chunk", "roll_eligibility"},
 }
 # (steps, batch, units, inputs) of the fold, whose grid has a program for every row: the interpreter is slow.

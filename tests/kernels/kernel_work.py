@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ RULES: dict[str, tuple[Any, Any, int]] = {
     "ottt": (OTTT, LIF, 4),
     "d_rtrl": (DRTRL, ALIF, 3),
     "e_prop": (EProp, LIF, 3),
+    "e_prop behind a hard reset": (EProp, partial(LIF, reset="hard"), 3),
     "cuba": (DRTRL, CubaLIF, 3),
 }
 
