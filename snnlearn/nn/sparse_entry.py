@@ -8,6 +8,7 @@ from torch import Tensor
 
 from snnlearn.functional.sparse_map import density, is_sparse, sparse_pays
 from snnlearn.nn.connection import ETLinear
+from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ def enter_events(block: "ETBlock", x: Tensor) -> Tensor:
 def _reason_for_dense(block: "ETBlock", x: Tensor) -> tuple[str, str]:
     trace, share = block.connection.trace, f"{density(x):.2%} of {len(x)} x {x.shape[1]} inputs are not zero"
     learning = trace is not None and trace.training and torch.is_grad_enabled()
-    if learning and not isinstance(trace, TraceBuffer):
-        return "trace", f"dense inputs, chunk by chunk: a {type(trace).__name__} has no sparse form"
     if learning and block.chunk is None:
         return (
             "step",
@@ -56,6 +55,8 @@ def _reason_for_dense(block: "ETBlock", x: Tensor) -> tuple[str, str]:
         )
     if not sparse_pays(x):
         return "dense", f"dense products: {share}; sparse ones pay for longer chunks or fewer events"
+    if learning and not isinstance(trace, TraceBuffer | SynapticTrace):
+        return "sparse", f"sparse products forward: {share}; a {type(trace).__name__} takes in dense steps"
     return "sparse", f"sparse products: {share}"
 
 

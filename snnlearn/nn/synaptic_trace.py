@@ -21,6 +21,14 @@ from snnlearn.functional.chunk import (
 )
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
+from snnlearn.functional.sparse_eligibility import (
+    fold_sparse_chunk,
+    laid_by_input,
+    read_sparse_norm,
+    roll_sparse_eligibility_,
+    sum_of_outer,
+)
+from snnlearn.functional.sparse_map import is_sparse, roll_sparse_trace
 from snnlearn.functional.synaptic import inputs_of, step_eligibility, with_one
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
@@ -31,7 +39,8 @@ from snnlearn.nn.step_trace import StepTrace
 class KeptChunk(NamedTuple):
     """A chunk that the eligibility has not taken in yet: it does when the next step needs it, and often never has to.
 
-    `jacobian` [H, H, K, B, ...] that the eligibility and its filter follow; `inputs` [K, B, ..., I]; `restarts` [K, B].
+    `jacobian` [H, H, K, B, ...] that the eligibility and its filter follow; `inputs` [K, B, ..., I], with the one of a
+    bias behind, or sparse rows [K B, I] without; `restarts` [K, B].
     """
 
     jacobian: Jacobian
@@ -57,6 +66,8 @@ class SynapticTrace(StepTrace):
     spike_by_weight: Tensor | None = None
     kept: KeptChunk | None = None
     deferring: bool = False
+    shared: int = 0
+    """How many of the first hidden values are the same for all units."""
 
     @property
     def is_empty(self) -> bool:
@@ -99,9 +110,13 @@ class SynapticTrace(StepTrace):
         jacobian = self.chunk_jacobian(steps)
         if self.filter is not None:
             jacobian = with_filter(jacobian, self.filter)
-        inputs = with_one(x) if self.has_bias else x
+        inputs = x if is_sparse(x) else steps.unfolded(with_one(x) if self.has_bias else x)
         self.spike_by_weight = None
-        self.kept = KeptChunk(jacobian, steps.unfolded(inputs), steps.restarts)
+        self.kept = KeptChunk(jacobian, inputs, steps.restarts)
+
+    def steps_of(self, x: Tensor) -> Tensor:
+        """Return the shape of sparse rows [K B, I], without their numbers: the steps of a chunk that is kept need none."""
+        return x.values().new_empty(()).expand(x.shape)
 
     def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
         """Return the Jacobian that the eligibility of the weights follows, filter aside."""
@@ -119,7 +134,30 @@ class SynapticTrace(StepTrace):
             return
         (jacobian, inputs, restarts), self.kept = self.kept, None
         product, weights = roll_weights(without_past(jacobian, restarts))
-        self.take_parts(roll_eligibility(self.parts(), product, weights, inputs), inputs, restarts)
+        if is_sparse(inputs):
+            self.take_events(product, weights, inputs, restarts)
+        else:
+            self.take_parts(roll_eligibility(self.parts(), product, weights, inputs), inputs, restarts)
+
+    def take_events(self, product: Tensor, weights: Tensor, x: Tensor, restarts: Restarts) -> None:
+        """Move E and the values of the filter through a chunk of sparse rows x [K B, I], for what `roll_weights` gave."""
+        if self.values is None:
+            made = sum_of_outer(weights[self.shared :], x, self.has_bias)
+            hidden = len(weights) - (0 if self.filter is None else len(self.filter.drive))
+            self.values = made[: hidden - self.shared]
+            self.filtered_values = None if self.filter is None else made[hidden - self.shared :]
+            return
+        self.lay_by_input()
+        parts = self.parts()
+        assert parts is not None
+        roll_sparse_eligibility_(parts, product, weights, x, self.has_bias)
+
+    def lay_by_input(self) -> None:
+        """Let what is per synapse lie in memory as sparse events are added to it."""
+        if self.values is not None and self.shared == 0:
+            self.values = laid_by_input(self.values)
+        if self.filtered_values is not None:
+            self.filtered_values = laid_by_input(self.filtered_values)
 
     def take_parts(self, parts: Sequence[Tensor], inputs: Tensor, restarts: Restarts) -> None:
         """Keep E and the values of the filter after a chunk."""
@@ -145,8 +183,10 @@ class SynapticTrace(StepTrace):
         self.check(tick)
         assert self.kept is not None
         jacobian, inputs, restarts = self.kept
-        signals = signal.unflatten(0, inputs.shape[:2]).to(jacobian.drive.dtype)
+        signals = signal.unflatten(0, jacobian.spike_input.shape[:2]).to(jacobian.drive.dtype)
         received, entering = scan_chunk(jacobian, signals, restarts)
+        if is_sparse(inputs):
+            return self._apart(fold_sparse_chunk(received, entering, inputs, self.parts(), self.has_bias))
         return self._apart(fold_chunk(received, entering, inputs, self.parts()))
 
     def _apart(self, gathered: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,6 +200,8 @@ class SynapticTrace(StepTrace):
             return float(self.spike_by_weight.norm())
         if self.kept is not None:
             product, weights = read_weights(without_past(self.kept.jacobian, self.kept.restarts))
+            if is_sparse(self.kept.inputs):
+                return read_sparse_norm(self.parts(), product, weights, self.kept.inputs, self.has_bias)
             return read_norm(self.parts(), product, weights, self.kept.inputs)
         return 0.0 if self.values is None else float(self.values.norm())
 
@@ -172,7 +214,8 @@ class SynapticTrace(StepTrace):
         """Return what a NaN would show in: the state, and a chunk that is kept as it came."""
         if self.kept is None:
             return super().watched()
-        return {**super().stash(), "kept": (*self.kept.jacobian, self.kept.inputs)}
+        inputs = self.kept.inputs
+        return {**super().stash(), "kept": (*self.kept.jacobian, inputs.values() if is_sparse(inputs) else inputs)}
 
     def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
         """Forget the eligibilities, or the rows where `rows` [B] is true; a backward still pending then raises."""
@@ -222,7 +265,7 @@ class FilteredTrace(SynapticTrace):
         mean_leak: LeakTransition | None = None,
     ) -> None:
         super().__init__(name, filter, has_bias, mean_leak)
-        self.leak = leak
+        self.leak, self.shared = leak, len(leak.drive)
 
     def extra_repr(self) -> str:
         """Return the transition in effect."""
@@ -271,8 +314,20 @@ class FilteredTrace(SynapticTrace):
     def take_parts(self, parts: Sequence[Tensor], inputs: Tensor, restarts: Restarts) -> None:
         """Keep the trace of the inputs and the values of the filter after a chunk."""
         if self.values is None and self.filter is not None:
-            self.filtered_values = torch.stack(list(parts[len(self.leak.drive) :]))
+            self.filtered_values = torch.stack(list(parts[self.shared :]))
         self.values = roll_leak_trace(self.values, inputs, self.leak, restarts)
+
+    def take_events(self, product: Tensor, weights: Tensor, x: Tensor, restarts: Restarts) -> None:
+        """Move the trace of the inputs and the values of the filter through a chunk of sparse rows x [K B, I]."""
+        before, (_, steps, batch, _) = self.values, weights.shape
+        super().take_events(product, weights, x, restarts)
+        columns = None if before is None else before[..., : x.shape[1]]
+        values = [roll_sparse_trace(columns, x.to(weights.dtype), steps, self.leak, restarts)]
+        if self.has_bias:
+            ones = values[0].new_ones((steps, batch, 1))
+            column = None if before is None else before[..., x.shape[1] :]
+            values.append(roll_leak_trace(column, ones, self.leak, restarts))
+        self.values = torch.cat(values, dim=-1)
 
 
 __all__ = ["FilteredTrace", "KeptChunk", "SynapticTrace"]
