@@ -31,6 +31,7 @@ from snnlearn.data import (
     StoreRecall,
     collate,
     collate_sequences,
+    collate_sparse,
     random_shift,
     stratified_split,
 )
@@ -90,10 +91,11 @@ def build_dataset(config: DatasetConfig, split: Split) -> EventDataset | Sequenc
 
 
 def _build_recordings(config: DigitsConfig | NMNISTConfig, split: Split) -> EventDataset:
+    form = {"steps": config.steps, "binary": config.binary, "sparse": config.sparse}
     if config.by == "number":
-        binning = Binning(steps=config.steps, window_us=config.window_us, binary=config.binary)
+        binning = Binning(**form, window_us=config.window_us)
     else:
-        binning = Binning(steps=config.steps, by="duration", bin_us=config.bin_us, binary=config.binary)
+        binning = Binning(**form, by="duration", bin_us=config.bin_us)
     if isinstance(config, DigitsConfig):
         return Digits(split=split, binning=binning, cache_dir=config.cache_dir)
     return NMNIST(config.root, split=split, binning=binning)
@@ -130,7 +132,9 @@ def build_test(config: Config) -> Batches:
 
 def collate_of(dataset: EventDataset | SequenceDataset) -> Collate:
     """Return what puts the items of `dataset` together into a batch."""
-    return collate_sequences if isinstance(dataset, SequenceDataset) else collate
+    if isinstance(dataset, SequenceDataset):
+        return collate_sequences
+    return collate_sparse if dataset.binning.sparse else collate
 
 
 def build_surrogate(config: SurrogateConfig) -> Surrogate:
