@@ -14,6 +14,7 @@ A bias is a weight from a constant one: its place (b, I) gets sum_t w_tb.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -122,8 +123,8 @@ def roll_sparse_eligibility_(
 ) -> None:
     """Do to E_0, in place, what `roll_eligibility` does, for sparse rows x [K B, I] as `sum_of_outer` takes them.
 
-    `eligibility` by hidden value [B, O, I'], laid by input (`laid_by_input`; RuntimeError otherwise); a part [B, 1, I'],
-    the same for all units, stays as it is.
+    `eligibility` by hidden value [B, O, I'], laid by input (`laid_by_input`; RuntimeError otherwise); a part
+    [B, 1, I'], the same for all units, stays as it is.
 
     >>> one, x = torch.ones(1, 1, 1, 1), sparse_rows([0, 1, 2], [0, 0], [1.0, 3.0], 1)
     >>> eligibility = [torch.ones(1, 1, 1)]
@@ -193,7 +194,7 @@ def read_sparse_norm(
     bounds = torch.searchsorted(place, torch.arange(batch + 1, device=place.device) * inputs).tolist()
     ends, columns, values = rows.crow_indices(), rows.col_indices(), rows.values().to(weights.dtype)
     flat, ones, squares = weights.flatten(0, 1), weights.sum(0), 0.0
-    for sample, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for sample, (first, last) in enumerate(pairwise(bounds)):
         begin, end = int(ends[first]), int(ends[last])
         read = weights.new_zeros((0, outputs))
         if end > begin:

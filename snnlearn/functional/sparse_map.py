@@ -25,12 +25,22 @@ from snnlearn.functional.eligibility import refuse_second_order
 from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.functional.weighted_map import Dense
 
-DENSE_ABOVE = 0.05
-FEW_ROWS = 128
+DENSE_ABOVE = 0.08
+FEW_ROWS = 32
 """Where both products of a layer, value and weight gradient, are as fast dense as sparse on a CPU: for many rows at a
 density of DENSE_ABOVE; for hardly any event at FEW_ROWS rows, since the sparse ones turn all the weights around first.
-`benchmarks/sparse_events.py` measures both. They are provisional: on a loaded machine the crossing lay between 2 and
-5 % at 2,048 rows (docs/notes.md). On other devices they are not measured.
+Measured by `benchmarks/sparse_events.py --sweep` for 2312 -> 512 in float32 on one idle core, the dense side made from
+events as the block does it: sparse took of dense
+
+    rows       0.5 %     1 %     2 %     5 %    10 %
+     128        0.40    0.56    0.63    0.83    1.21
+     512        0.22    0.24    0.55    0.69    1.69
+    2,048       0.10    0.14    0.16    0.56    0.76
+    4,096       0.07    0.13    0.21    0.49    0.98
+
+Under rules per synapse the sums over a chunk of 16 steps of 32 samples took 0.38 of dense at 1 %, 0.52 at 5 % and 0.50
+at 10 %, the passes over the eligibility included; of 64 steps 0.19, 0.36 and 0.96. On other devices they are not
+measured.
 """
 
 

@@ -115,7 +115,7 @@ class SynapticTrace(StepTrace):
         self.kept = KeptChunk(jacobian, inputs, steps.restarts)
 
     def steps_of(self, x: Tensor) -> Tensor:
-        """Return the shape of sparse rows [K B, I], without their numbers: the steps of a chunk that is kept need none."""
+        """Return the shape of sparse rows [K B, I] without their numbers, which a chunk that is kept needs later."""
         return x.values().new_empty(()).expand(x.shape)
 
     def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
@@ -140,7 +140,7 @@ class SynapticTrace(StepTrace):
             self.take_parts(roll_eligibility(self.parts(), product, weights, inputs), inputs, restarts)
 
     def take_events(self, product: Tensor, weights: Tensor, x: Tensor, restarts: Restarts) -> None:
-        """Move E and the values of the filter through a chunk of sparse rows x [K B, I], for what `roll_weights` gave."""
+        """Move E and the values of the filter through a chunk of sparse rows x [K B, I]."""
         if self.values is None:
             made = sum_of_outer(weights[self.shared :], x, self.has_bias)
             hidden = len(weights) - (0 if self.filter is None else len(self.filter.drive))
