@@ -91,11 +91,8 @@ def build_dataset(config: DatasetConfig, split: Split) -> EventDataset | Sequenc
 
 
 def _build_recordings(config: DigitsConfig | NMNISTConfig, split: Split) -> EventDataset:
-    form = {"steps": config.steps, "binary": config.binary, "sparse": config.sparse}
-    if config.by == "number":
-        binning = Binning(**form, window_us=config.window_us)
-    else:
-        binning = Binning(**form, by="duration", bin_us=config.bin_us)
+    window_us, bin_us = (config.window_us, None) if config.by == "number" else (None, config.bin_us)
+    binning = Binning(config.steps, config.by, window_us, bin_us, config.binary, config.sparse)
     if isinstance(config, DigitsConfig):
         return Digits(split=split, binning=binning, cache_dir=config.cache_dir)
     return NMNIST(config.root, split=split, binning=binning)

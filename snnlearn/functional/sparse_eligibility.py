@@ -209,7 +209,7 @@ def read_sparse_norm(
             squares += float(bias.square().sum())
             read = read if eligibility is None else read[:-1]
         squares += float(read.square().sum())
-    return squares**0.5
+    return float(squares**0.5)
 
 
 __all__ = [

@@ -43,7 +43,7 @@ def enter_events(block: "ETBlock", x: Tensor) -> Tensor:
 
 
 def enter_spikes(block: "ETBlock", x: Tensor) -> Tensor:
-    """Return what a learning block multiplies of a chunk x [K B, ...]: x, or sparse rows where few spikes make that pay.
+    """Return what a learning block multiplies of a chunk x [K B, ...]: x, or sparse rows where there are few spikes.
 
     The numbers are the same to rounding. A block large enough for it says in the log which it took, and why.
 

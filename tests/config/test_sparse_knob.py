@@ -140,8 +140,8 @@ def test_real_recordings_in_bins_of_a_millisecond(
     no_frames(monkeypatch)
     caplog.set_level(logging.INFO, "snnlearn.nn")
     words = ["dataset=nmnist", f"dataset.root='{root}'", "dataset.by=duration", "dataset.bin_us=1000"]
-    words += ["dataset.steps=300", "dataset.limit=20", "dataset.validation=0", "dataset.sparse=true"]
-    words += ["debug=fast", "trainer.chunk=64", "model.hidden=[16]", "trainer.batch_size=10", "threads=1"]
+    words += ["dataset.steps=100", "dataset.limit=10", "dataset.validation=0", "dataset.sparse=true"]
+    words += ["debug=fast", "trainer.chunk=50", "model.hidden=[16]", "trainer.batch_size=10", "threads=1"]
     summary = run(load(composed(*words)), tmp_path)
-    assert summary["samples"] == 20
+    assert summary["samples"] == 10
     assert any("sparse products" in line.getMessage() for line in caplog.records)
