@@ -13,7 +13,6 @@ sparse rows [B I, K B] with w [K B, O]. Where they touch few places, those alone
 A bias is a weight from a constant one: its place (b, I) gets sum_t w_tb.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,7 +20,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from snnlearn.functional.sparse_map import add_weight_gradient_, row_numbers, sparse_rows
+from snnlearn.functional.chunk import Parts, Restarts, roll_leak_trace
+from snnlearn.functional.dynamics import LeakTransition
+from snnlearn.functional.sparse_map import add_weight_gradient_, roll_sparse_trace, row_numbers, sparse_rows
 from snnlearn.functional.trace import flush_subnormals_
 
 FEW_PLACES = 0.15
@@ -75,7 +76,7 @@ def fold_sparse_chunk(
     received: Float[Tensor, "steps batch outputs"],
     entering: Float[Tensor, "hidden batch outputs"],
     x: Tensor,
-    eligibility: Sequence[Tensor] | None,
+    eligibility: Parts | None,
     has_one: bool,
 ) -> Float[Tensor, "outputs inputs"]:
     """Return what `fold_chunk` does for sparse rows x [K B, I], with a column for the bias behind if `has_one`.
@@ -114,27 +115,52 @@ def sum_of_outer(
     return made
 
 
-def roll_sparse_eligibility_(
-    eligibility: Sequence[Tensor],
-    product: Float[Tensor, "hidden hidden batch outputs"],
-    weights: Float[Tensor, "hidden steps batch outputs"],
+def roll_sparse_eligibility(
+    eligibility: Parts | None,
+    product: Float[Tensor, "parts parts batch outputs"],
+    weights: Float[Tensor, "parts steps batch outputs"],
     x: Tensor,
     has_one: bool,
-) -> None:
-    """Do to E_0, in place, what `roll_eligibility` does, for sparse rows x [K B, I] as `sum_of_outer` takes them.
+) -> Parts:
+    """Return what `roll_eligibility` does, for sparse rows x [K B, I] as `sum_of_outer` takes them.
 
-    `eligibility` by hidden value [B, O, I'], laid by input (`laid_by_input`; RuntimeError otherwise); a part
-    [B, 1, I'], the same for all units, stays as it is.
+    `eligibility` the parts [B, O, I'] that enter, laid by input (`laid_by_input`; RuntimeError otherwise), which are
+    written over and returned; None for zero. A part [B, 1, I'], the same for all units, stays as it is.
 
     >>> one, x = torch.ones(1, 1, 1, 1), sparse_rows([0, 1, 2], [0, 0], [1.0, 3.0], 1)
-    >>> eligibility = [torch.ones(1, 1, 1)]
-    >>> roll_sparse_eligibility_(eligibility, 0.5 * one, torch.ones(1, 2, 1, 1), x, False)
-    >>> eligibility
+    >>> roll_sparse_eligibility([torch.ones(1, 1, 1)], 0.5 * one, torch.ones(1, 2, 1, 1), x, False)
     [tensor([[[4.5000]]])]
     """
+    if eligibility is None:
+        return sum_of_outer(weights, x, has_one)
     moved = [row for row, part in enumerate(eligibility) if part.shape[-2] == product.shape[-1]]
     _carry_(list(eligibility), moved, product)
     _add_chunk_([eligibility[row] for row in moved], weights[moved], x, has_one)
+    return eligibility
+
+
+def roll_sparse_inputs(
+    traces: Float[Tensor, "hidden batch inputs"] | None,
+    x: Tensor,
+    steps: int,
+    leak: LeakTransition,
+    restarts: Restarts,
+    has_one: bool,
+) -> Float[Tensor, "hidden batch inputs"]:
+    """Return what `roll_sparse_trace` does, with the trace of a constant one behind if `has_one`.
+
+    >>> from snnlearn.functional.lif import lif_leak_transition
+    >>> x = sparse_rows([0, 1, 2], [0, 0], [3.0, 1.0], 1)
+    >>> roll_sparse_inputs(None, x, 2, lif_leak_transition(0.5), None, True)
+    tensor([[[2.5000, 1.5000]]])
+    """
+    inputs = x.shape[1]
+    rolled = roll_sparse_trace(None if traces is None else traces[..., :inputs], x, steps, leak, restarts)
+    if not has_one:
+        return rolled
+    ones = rolled.new_ones((steps, rolled.shape[1], 1))
+    of_one = roll_leak_trace(None if traces is None else traces[..., inputs:], ones, leak, restarts)
+    return torch.cat([rolled, of_one], dim=-1)
 
 
 def _add_chunk_(parts: list[Tensor], weights: Tensor, x: Tensor, has_one: bool) -> None:
@@ -147,15 +173,15 @@ def _add_chunk_(parts: list[Tensor], weights: Tensor, x: Tensor, has_one: bool) 
 
 
 def _carry_(parts: list[Tensor], moved: list[int], product: Tensor) -> None:
-    """Multiply E by A_K ... A_1 sample by sample, so that what is copied stays in the cache."""
-    met = (product != 0).flatten(2).any(-1).tolist()
+    """Multiply E by A_K ... A_1 sample by sample, in the cache, the last part first: a filter reads what entered."""
+    feeds = (product != 0).flatten(2).any(-1).tolist()
+    copied = [any(feeds[row][column] for row in moved if row < column) for column in range(len(parts))]
     for sample in range(product.shape[2]):
-        before = [part[sample].T.clone() if len(parts) > 1 else part[sample].T for part in parts]
-        for row in moved:
-            target = parts[row][sample].T
-            torch.mul(before[row], product[row, row, sample], out=target)
+        before = [part[sample].T.clone() if own else part[sample].T for part, own in zip(parts, copied, strict=True)]
+        for row in reversed(moved):
+            target = parts[row][sample].T.mul_(product[row, row, sample])
             for column, other in enumerate(before):
-                if column != row and met[row][column]:
+                if column != row and feeds[row][column]:
                     target.addcmul_(other, product[row, column, sample])
             flush_subnormals_(target)
 
@@ -174,7 +200,7 @@ def _add_events_(part: Tensor, places: Places, weights: Tensor) -> None:
 
 
 def read_sparse_norm(
-    eligibility: Sequence[Tensor] | None,
+    eligibility: Parts | None,
     product: Float[Tensor, "hidden batch outputs"],
     weights: Float[Tensor, "steps batch outputs"],
     x: Tensor,
@@ -220,6 +246,7 @@ __all__ = [
     "laid_by_input",
     "places_of",
     "read_sparse_norm",
-    "roll_sparse_eligibility_",
+    "roll_sparse_eligibility",
+    "roll_sparse_inputs",
     "sum_of_outer",
 ]

@@ -1,34 +1,23 @@
 """The per-synapse eligibility of one block: exact for any elementwise neuron, B x O x I numbers per hidden value."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from snnlearn.functional.chunk import (
-    Restarts,
-    fold_chunk,
-    read_norm,
-    read_weights,
-    roll_eligibility,
-    roll_leak_trace,
-    roll_weights,
-    scan_chunk,
-    with_filter,
-    without_past,
-)
+from snnlearn.functional.chunk import Parts, Restarts, fold_chunk, roll_leak_trace, scan_chunk, scan_leak
+from snnlearn.functional.chunk_roll import empty_eligibility, read_norm, read_weights, roll_eligibility, roll_weights
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
 from snnlearn.functional.sparse_eligibility import (
     fold_sparse_chunk,
     laid_by_input,
     read_sparse_norm,
-    roll_sparse_eligibility_,
-    sum_of_outer,
+    roll_sparse_eligibility,
+    roll_sparse_inputs,
 )
-from snnlearn.functional.sparse_map import is_sparse, roll_sparse_trace
+from snnlearn.functional.sparse_map import is_sparse
 from snnlearn.functional.synaptic import inputs_of, step_eligibility, with_one
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
@@ -39,13 +28,53 @@ from snnlearn.nn.step_trace import StepTrace
 class KeptChunk(NamedTuple):
     """A chunk that the eligibility has not taken in yet: it does when the next step needs it, and often never has to.
 
-    `jacobian` [H, H, K, B, ...] that the eligibility and its filter follow; `inputs` [K, B, ..., I], with the one of a
-    bias behind, or sparse rows [K B, I] without; `restarts` [K, B].
+    `jacobian` [H, H, K, B, ...] that the eligibility follows; `filter` what follows that, None for nothing; `inputs`
+    [K, B, ..., I] with the one of a bias behind, or sparse rows [K B, I] without it; `restarts` [K, B]; `has_one`
+    whether there is a bias.
     """
 
     jacobian: Jacobian
+    filter: LeakTransition | None
     inputs: Tensor
     restarts: Restarts
+    has_one: bool
+
+    def gradient(self, signals: Tensor, entering: Parts | None) -> Tensor:
+        """Return the chunk's share of dL/dW for the signals [K, B, ..., O] and the parts that enter it."""
+        by_filter = None
+        if self.filter is not None:
+            signals, by_filter = scan_leak(signals, self.filter, self.restarts)
+        received, by_part = scan_chunk(self.jacobian, signals, self.restarts)
+        both = by_part if by_filter is None else torch.cat([by_part, by_filter])
+        if is_sparse(self.inputs):
+            return fold_sparse_chunk(received, both, self.inputs, entering, self.has_one)
+        return fold_chunk(received, both, self.inputs, entering)
+
+    def rolled(self, entering: Parts | None, shared: int = 0) -> Parts:
+        """Return the parts at the end of the chunk; those that enter it are written over.
+
+        At the start of a sequence the first `shared` of them, which are the same for all units, are left out.
+        """
+        product, weights = roll_weights(self.jacobian, self.filter, self.restarts)
+        if entering is None and shared:
+            product, weights = product[shared:, shared:], weights[shared:]
+        if is_sparse(self.inputs):
+            return roll_sparse_eligibility(entering, product, weights, self.inputs, self.has_one)
+        return roll_eligibility(entering, product, weights, self.inputs)
+
+    def read_norm(self, entering: Parts | None) -> float:
+        """Return the norm of what meets the signal of the chunk's last step."""
+        product, weights = read_weights(self.jacobian, self.filter, self.restarts)
+        if is_sparse(self.inputs):
+            return read_sparse_norm(entering, product, weights, self.inputs, self.has_one)
+        return read_norm(entering, product, weights, self.inputs)
+
+    def rolled_inputs(self, values: Tensor | None, leak: LeakTransition) -> Tensor:
+        """Return the trace of the inputs at the end of the chunk from that at its entry, None for zero."""
+        if is_sparse(self.inputs):
+            steps = len(self.jacobian.spike_input)
+            return roll_sparse_inputs(values, self.inputs, steps, leak, self.restarts, self.has_one)
+        return roll_leak_trace(values, self.inputs, leak, self.restarts)
 
 
 class SynapticTrace(StepTrace):
@@ -60,14 +89,13 @@ class SynapticTrace(StepTrace):
 
     needs_jacobian = True
     transient: tuple[str, ...] = ("values", "filtered_values", *StepTrace.transient)
-    plain: tuple[str, ...] = ("spike_by_weight", "kept", "deferring", *StepTrace.plain)
+    plain: tuple[str, ...] = ("spike_by_weight", "kept", "deferring", "settled_norm", *StepTrace.plain)
     values: Tensor | None = None
     filtered_values: Tensor | None = None
     spike_by_weight: Tensor | None = None
     kept: KeptChunk | None = None
     deferring: bool = False
-    shared: int = 0
-    """How many of the first hidden values are the same for all units."""
+    settled_norm: float | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -80,13 +108,14 @@ class SynapticTrace(StepTrace):
             return
         assert isinstance(step, LinearisedStep)
         drive, inputs = step.jacobian.drive, x.shape[-1] + self.has_bias
-        self.values = drive.new_zeros((*drive.shape, inputs))
+        self.values = empty_eligibility(len(drive), drive.shape[1:], inputs, drive).zero_()
         self.filtered_values = self.filter_start(self.values[0])
 
     def advance_(self, x: Tensor, step: Step) -> None:
         """Take in the step whose input is x [B, ..., I], and tick."""
         if not self.deferring:
             self.settle()
+        self.settled_norm = None
         super().advance_(x, step)
 
     def advance_weights(self, x: Tensor, step: Step) -> None:
@@ -107,12 +136,9 @@ class SynapticTrace(StepTrace):
             super().advance_chunk_(x, steps)
         finally:
             self.deferring = False
-        jacobian = self.chunk_jacobian(steps)
-        if self.filter is not None:
-            jacobian = with_filter(jacobian, self.filter)
         inputs = x if is_sparse(x) else steps.unfolded(with_one(x) if self.has_bias else x)
-        self.spike_by_weight = None
-        self.kept = KeptChunk(jacobian, inputs, steps.restarts)
+        self.spike_by_weight = self.settled_norm = None
+        self.kept = KeptChunk(self.chunk_jacobian(steps), self.filter, inputs, steps.restarts, self.has_bias)
 
     def steps_of(self, x: Tensor) -> Tensor:
         """Return the shape of sparse rows [K B, I] without their numbers, which a chunk that is kept needs later."""
@@ -132,40 +158,23 @@ class SynapticTrace(StepTrace):
         """Take in the chunk that is kept, if there is one."""
         if self.kept is None:
             return
-        (jacobian, inputs, restarts), self.kept = self.kept, None
-        product, weights = roll_weights(without_past(jacobian, restarts))
-        if is_sparse(inputs):
-            self.take_events(product, weights, inputs, restarts)
-        else:
-            self.take_parts(roll_eligibility(self.parts(), product, weights, inputs), inputs, restarts)
+        kept, self.kept = self.kept, None
+        self.take_chunk(kept)
 
-    def take_events(self, product: Tensor, weights: Tensor, x: Tensor, restarts: Restarts) -> None:
-        """Move E and the values of the filter through a chunk of sparse rows x [K B, I]."""
-        if self.values is None:
-            made = sum_of_outer(weights[self.shared :], x, self.has_bias)
-            hidden = len(weights) - (0 if self.filter is None else len(self.filter.drive))
-            self.values = made[: hidden - self.shared]
-            self.filtered_values = None if self.filter is None else made[hidden - self.shared :]
-            return
-        self.lay_by_input()
-        parts = self.parts()
-        assert parts is not None
-        roll_sparse_eligibility_(parts, product, weights, x, self.has_bias)
-
-    def lay_by_input(self) -> None:
-        """Let what is per synapse lie in memory as sparse events are added to it."""
-        if self.values is not None and self.shared == 0:
+    def take_chunk(self, kept: KeptChunk) -> None:
+        """Move E and the values of the filter through a chunk."""
+        if is_sparse(kept.inputs) and self.values is not None:
             self.values = laid_by_input(self.values)
-        if self.filtered_values is not None:
-            self.filtered_values = laid_by_input(self.filtered_values)
+        self.lay_filter(kept)
+        parts = kept.rolled(self.parts())
+        if isinstance(parts, Tensor):  # the first; later ones are written over
+            hidden = len(kept.jacobian.drive)
+            self.values, self.filtered_values = parts[:hidden], None if kept.filter is None else parts[hidden:]
 
-    def take_parts(self, parts: Sequence[Tensor], inputs: Tensor, restarts: Restarts) -> None:
-        """Keep E and the values of the filter after a chunk."""
-        if self.values is not None:
-            return  # they were written over
-        hidden = len(parts) - (0 if self.filter is None else len(self.filter.drive))
-        self.values = torch.stack(list(parts[:hidden]))
-        self.filtered_values = torch.stack(list(parts[hidden:])) if self.filter is not None else None
+    def lay_filter(self, kept: KeptChunk) -> None:
+        """Let the values of the filter lie in memory as sparse events are added to them, if the chunk has such."""
+        if is_sparse(kept.inputs) and self.filtered_values is not None:
+            self.filtered_values = laid_by_input(self.filtered_values)
 
     def weight_gradients(
         self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
@@ -182,12 +191,8 @@ class SynapticTrace(StepTrace):
         """Return dL/dW and dL/db for the signals [K B, ..., O] of the chunk that is kept."""
         self.check(tick)
         assert self.kept is not None
-        jacobian, inputs, restarts = self.kept
-        signals = signal.unflatten(0, jacobian.spike_input.shape[:2]).to(jacobian.drive.dtype)
-        received, entering = scan_chunk(jacobian, signals, restarts)
-        if is_sparse(inputs):
-            return self._apart(fold_sparse_chunk(received, entering, inputs, self.parts(), self.has_bias))
-        return self._apart(fold_chunk(received, entering, inputs, self.parts()))
+        signals = signal.unflatten(0, self.kept.jacobian.spike_input.shape[:2]).to(self.kept.jacobian.drive.dtype)
+        return self._apart(self.kept.gradient(signals, self.parts()))
 
     def _apart(self, gathered: Tensor) -> tuple[Tensor, Tensor]:
         if not self.has_bias:
@@ -195,19 +200,25 @@ class SynapticTrace(StepTrace):
         return gathered[:, :-1], gathered[:, -1]
 
     def norm(self) -> float:
-        """Return the Euclidean norm of ds/dW of the last step (of E, where a chunk was taken in since), or 0.0."""
+        """Return the Euclidean norm of ds/dW of the last step (of E, right after its state was loaded), or 0.0."""
+        if self.settled_norm is not None:
+            return self.settled_norm
         if self.spike_by_weight is not None:
             return float(self.spike_by_weight.norm())
         if self.kept is not None:
-            product, weights = read_weights(without_past(self.kept.jacobian, self.kept.restarts))
-            if is_sparse(self.kept.inputs):
-                return read_sparse_norm(self.parts(), product, weights, self.kept.inputs, self.has_bias)
-            return read_norm(self.parts(), product, weights, self.kept.inputs)
+            return self.kept.read_norm(self.parts())
         return 0.0 if self.values is None else float(self.values.norm())
+
+    def settle_ahead(self) -> None:
+        """Take in the chunk that is kept before the next step asks for it, for a copy of the state."""
+        if self.kept is not None:
+            norm = self.norm()
+            self.settle()
+            self.settled_norm = norm
 
     def stash(self) -> dict[str, Any]:
         """Return the transient state by reference, the chunk that was kept in it."""
-        self.settle()
+        self.settle_ahead()
         return super().stash()
 
     def watched(self) -> dict[str, Any]:
@@ -234,11 +245,11 @@ class SynapticTrace(StepTrace):
     def forget_step(self) -> None:
         """Drop ds/dW and ds/dp of the last step."""
         super().forget_step()
-        self.spike_by_weight = None
+        self.spike_by_weight = self.settled_norm = None
 
     def __getstate__(self) -> dict[str, object]:
         """Return attributes for copies and pickles, the chunk that was kept taken in."""
-        self.settle()
+        self.settle_ahead()
         return super().__getstate__()
 
 
@@ -265,7 +276,7 @@ class FilteredTrace(SynapticTrace):
         mean_leak: LeakTransition | None = None,
     ) -> None:
         super().__init__(name, filter, has_bias, mean_leak)
-        self.leak, self.shared = leak, len(leak.drive)
+        self.leak = leak
 
     def extra_repr(self) -> str:
         """Return the transition in effect."""
@@ -311,23 +322,13 @@ class FilteredTrace(SynapticTrace):
             return None
         return [*self.values.unsqueeze(-2), *(() if self.filtered_values is None else self.filtered_values)]
 
-    def take_parts(self, parts: Sequence[Tensor], inputs: Tensor, restarts: Restarts) -> None:
-        """Keep the trace of the inputs and the values of the filter after a chunk."""
-        if self.values is None and self.filter is not None:
-            self.filtered_values = torch.stack(list(parts[self.shared :]))
-        self.values = roll_leak_trace(self.values, inputs, self.leak, restarts)
-
-    def take_events(self, product: Tensor, weights: Tensor, x: Tensor, restarts: Restarts) -> None:
-        """Move the trace of the inputs and the values of the filter through a chunk of sparse rows x [K B, I]."""
-        before, (_, steps, batch, _) = self.values, weights.shape
-        super().take_events(product, weights, x, restarts)
-        columns = None if before is None else before[..., : x.shape[1]]
-        values = [roll_sparse_trace(columns, x.to(weights.dtype), steps, self.leak, restarts)]
-        if self.has_bias:
-            ones = values[0].new_ones((steps, batch, 1))
-            column = None if before is None else before[..., x.shape[1] :]
-            values.append(roll_leak_trace(column, ones, self.leak, restarts))
-        self.values = torch.cat(values, dim=-1)
+    def take_chunk(self, kept: KeptChunk) -> None:
+        """Move the trace of the inputs and the values of the filter through a chunk."""
+        if kept.filter is not None:
+            self.lay_filter(kept)
+            parts = kept.rolled(self.parts(), shared=len(self.leak.drive))
+            self.filtered_values = parts if isinstance(parts, Tensor) else self.filtered_values
+        self.values = kept.rolled_inputs(self.values, self.leak)
 
 
 __all__ = ["FilteredTrace", "KeptChunk", "SynapticTrace"]

@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 
 from snnlearn.functional import sparse_eligibility
-from snnlearn.functional.chunk import read_weights, roll_weights, scan_chunk
+from snnlearn.functional.chunk import scan_chunk
+from snnlearn.functional.chunk_roll import read_weights, roll_weights
 from snnlearn.functional.dynamics import Jacobian
 from snnlearn.functional.sparse_eligibility import (
     fold_sparse_chunk,
     laid_by_input,
     read_sparse_norm,
-    roll_sparse_eligibility_,
-    sum_of_outer,
+    roll_sparse_eligibility,
 )
 from snnlearn.functional.sparse_map import sparse_rows
 
@@ -78,11 +78,7 @@ def test_a_chunk_is_its_steps(
         torch.testing.assert_close(found, gradient, rtol=1e-12, atol=1e-12)
         norm = read_sparse_norm(parts, *read, x, has_one)
         assert norm == pytest.approx(float(last.norm()), rel=1e-12, abs=1e-12)
-        if parts is None:
-            made = sum_of_outer(rolled[1], x, has_one)
-        else:
-            roll_sparse_eligibility_(parts, *rolled, x, has_one)
-            made = torch.stack(parts)
+        made = torch.stack(list(roll_sparse_eligibility(parts, *rolled, x, has_one)))
         torch.testing.assert_close(made, after, rtol=1e-12, atol=1e-12)
     if share:
         assert float(after.norm()) > 0
@@ -102,7 +98,7 @@ def test_parts_that_are_the_same_for_all_units_stay_and_are_met() -> None:
     found = fold_sparse_chunk(received, entering, x, parts, False)
     torch.testing.assert_close(found, gradient, rtol=1e-12, atol=1e-12)
     kept = trace.clone()
-    roll_sparse_eligibility_(parts, *roll_weights(jacobian), x, False)
+    roll_sparse_eligibility(parts, *roll_weights(jacobian), x, False)
     assert torch.equal(parts[0], kept)
     torch.testing.assert_close(parts[1], after[1], rtol=1e-12, atol=1e-12)
 
@@ -110,7 +106,7 @@ def test_parts_that_are_the_same_for_all_units_stay_and_are_met() -> None:
 def test_an_eligibility_laid_by_unit_is_refused() -> None:
     _, x = events(0.3)
     with pytest.raises(RuntimeError, match="view"):
-        roll_sparse_eligibility_([torch.ones(BATCH, OUTPUTS, INPUTS).double()], *roll_weights(steps_of(1)), x, False)
+        roll_sparse_eligibility([torch.ones(BATCH, OUTPUTS, INPUTS).double()], *roll_weights(steps_of(1)), x, False)
 
 
 def test_what_decays_to_next_to_nothing_is_nothing() -> None:
@@ -118,5 +114,5 @@ def test_what_decays_to_next_to_nothing_is_nothing() -> None:
     for value in jacobian.transition:
         value.fill_(1e-80)
     parts = list(laid_by_input(torch.ones(1, BATCH, OUTPUTS, INPUTS).double()))
-    roll_sparse_eligibility_(parts, *roll_weights(jacobian), x, False)
+    roll_sparse_eligibility(parts, *roll_weights(jacobian), x, False)
     assert not parts[0].any()
