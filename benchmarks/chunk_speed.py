@@ -4,7 +4,8 @@
         [--rounds 7] [--batch B] [--threads N] [--textbook-steps 16] [--peers FILE ...] [--no-memory]
 
 (a) MLP 2312-512-10, B 128; (b) conv 2x34x34 -> 32 -> 64 -> 10, B 32; (c) recurrent 700-256-20, B 64; (d) the MLP on
-real N-MNIST recordings in bins of 1 ms, left out where there are none. A run is a training step: one sequence and one
+real N-MNIST recordings in bins of 1 ms, left out where there are none, whose "events" rows learn from the sparse
+events and whose "sparse products" are the floor's with the input sparse. A run is a training step: one sequence and one
 Adam update. Everything of a work runs interleaved in one process; medians are printed. "products" are the bare matrix
 products of the same work with K steps at once, the floor of the row; "trace MB/step" the bytes of traces that a step
 cannot help reading and writing, once per chunk and not at all when one chunk is the sequence.
@@ -31,9 +32,10 @@ from memory import peak_of_a_step
 from step_speed import relative_error
 from torch import Tensor
 from torch.nn import functional as F
-from works import WORKS, Work
+from works import WORKS, Work, events_of, sparse_products
 
 from snnlearn import DRTRL, OTTT, EProp, LearningRule, OnlineLearner
+from snnlearn.data import SparseSequence
 from snnlearn.rules.legality import RuleChoiceError
 
 KAPPA = 0.875
@@ -59,7 +61,9 @@ def learner_for(work: Work, rule: str, chunk: int, optimizer: type[torch.optim.O
     return OnlineLearner(net, RULES[rule](), F.cross_entropy, optimizer(net.parameters(), lr=1e-3), chunk=chunk)
 
 
-def gradients(work: Work, rule: str, chunk: int, x: Tensor, labels: Tensor) -> tuple[list[Tensor], dict[str, float]]:
+def gradients(
+    work: Work, rule: str, chunk: int, x: Tensor | SparseSequence, labels: Tensor
+) -> tuple[list[Tensor], dict[str, float]]:
     """Return the gradients of one sequence and the firing rates."""
     learner = learner_for(work, rule, chunk, Keeping)
     rates = learner.learn(x, labels).firing_rates
@@ -86,6 +90,9 @@ def check_equal(work: Work, rules: list[str], chunks: list[int], x: Tensor, labe
         for chunk in chunks:
             if chunk != whole[0] and not is_refused(work, rule, chunk):
                 errors[f"{rule} K={chunk}"] = relative_error(gradients(work, rule, chunk, x, labels)[0], reference)
+            if work.has_events and chunk > 1 and not is_refused(work, rule, chunk):
+                found = gradients(work, rule, chunk, events_of(x), labels)[0]
+                errors[f"{rule} events K={chunk}"] = relative_error(found, reference)
         if rule == "ottt":
             loop = work.hand(weights_of(work))
             loop.sequence(x, labels)
@@ -115,7 +122,9 @@ def contenders(
     def add(name: str, run: Callable[[], object], length: int = len(x)) -> None:
         runs[name], steps[name] = run, length
 
-    def add_learner(name: str, learner: OnlineLearner, x: Tensor) -> None:
+    events = events_of(x) if work.has_events else None
+
+    def add_learner(name: str, learner: OnlineLearner, x: Tensor | SparseSequence) -> None:
         def run() -> None:
             learner.learn(x, labels)
             learner.reset()  # a per-synapse trace is large: it is not held while others run
@@ -130,6 +139,8 @@ def contenders(
         for chunk in (chunk for chunk in chunks if chunk not in refused):
             short = x[:textbook_steps] if chunk == 1 and rule != "ottt" else x
             add_learner(f"{rule} K={chunk}", learner_for(work, rule, chunk, torch.optim.Adam), short)
+            if events is not None and chunk > 1:
+                add_learner(f"{rule} events K={chunk}", learner_for(work, rule, chunk, torch.optim.Adam), events)
     loop = work.hand(weights_of(work))
     add("hand-written loop", lambda: loop.learn(x, labels))
     if work.build is WORKS["a"].build:
@@ -137,6 +148,8 @@ def contenders(
         add("tuned loop", lambda: tuned.learn(x, labels))
     for chunk in chunks:
         add(f"products K={chunk}", work.products(x, work.build(), chunk))
+        if events is not None and chunk > 1:
+            add(f"sparse products K={chunk}", sparse_products(events, work.build(), chunk))
     return runs, steps
 
 
@@ -147,6 +160,7 @@ def rows_of(work: Work, steps: int, batch: int, milliseconds: dict[str, float], 
         rule, _, chunk = name.partition(" K=")
         floor = milliseconds.get(f"products K={chunk or 1}")
         traced = ""
+        rule = rule.removesuffix(" events")
         if rule in RULES:
             moved = 0 if int(chunk) >= steps else 2 * work.trace_bytes(batch, rule) / int(chunk)
             traced = f"{moved / 1e6:.2f}"

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snnlearn import LI, LIF, ETBlock, ETConv2d, ETLinear, ETRecurrent, Readout
-from snnlearn.data import NMNIST, Binning
+from snnlearn.data import NMNIST, Binning, SparseSequence
+from snnlearn.functional.sparse_map import add_weight_gradient_, sparse_value
 
 QUANTUM = 2.0**-12
 RECORDED_MS = 310
@@ -22,7 +23,8 @@ class Work:
     """One network and its input; T and B unless told otherwise are `inputs.SIZES`.
 
     `inputs(steps, batch)` gives x [T, B, ...] and labels [B]; `products(x, net, chunk)` a run of the work's bare
-    matrix products, K steps at once; `layers` inputs and units of each layer with a trace, for counting bytes.
+    matrix products, K steps at once; `layers` inputs and units of each layer with a trace, for counting bytes;
+    `has_events` whether the input is handed over as sparse events too.
     """
 
     title: str
@@ -31,6 +33,7 @@ class Work:
     hand: type[HandWritten]
     products: Callable[[Tensor, nn.Sequential, int], Callable[[], None]]
     layers: tuple[tuple[int, int], ...]
+    has_events: bool = False
 
     def trace_bytes(self, batch: int, rule: str) -> int:
         """Return the bytes of the traces in float32: B I per layer, or B O (I + 1), twice that with a filter."""
@@ -112,6 +115,29 @@ def mlp_products(x: Tensor, net: nn.Sequential, chunk: int) -> Callable[[], None
     """Return the products of the MLP."""
     weight, _, readout, _ = (parameter.detach() for parameter in net.parameters())
     return linear_products(x, weight, readout, chunk)
+
+
+def events_of(x: Tensor) -> SparseSequence:
+    """Return counts [T, B, I] as sparse events."""
+    rows = x.flatten(2).flatten(0, 1)
+    ends = torch.cat([torch.zeros(1, dtype=torch.int64), (rows != 0).sum(1).cumsum(0)]).int()
+    return SparseSequence(ends, rows.nonzero()[:, 1].int(), rows[rows != 0], x.shape[1], rows.shape[1])
+
+
+def sparse_products(events: SparseSequence, net: nn.Sequential, chunk: int) -> Callable[[], None]:
+    """Return the products of the MLP, those with the input sparse; cutting the chunks out is part of it."""
+    weight, _, readout, _ = (parameter.detach() for parameter in net.parameters())
+    total = torch.zeros(weight.shape[::-1])
+
+    def run() -> None:
+        for begin in range(0, len(events), chunk):
+            x_t = events.folded(begin, min(begin + chunk, len(events)))
+            hidden = sparse_value(x_t, weight)
+            output = hidden @ readout.T
+            output.T @ hidden
+            add_weight_gradient_(total, output @ readout, x_t)
+
+    return run
 
 
 def recurrent_products(x: Tensor, net: nn.Sequential, chunk: int) -> Callable[[], None]:
@@ -198,6 +224,7 @@ WORKS = {
         HandWritten,
         mlp_products,
         MLP_LAYERS,
+        has_events=True,
     ),
 }
 """Every work by its letter."""

@@ -31,6 +31,7 @@ from snnlearn.data import (
     StoreRecall,
     collate,
     collate_sequences,
+    collate_sparse,
     random_shift,
     stratified_split,
 )
@@ -90,10 +91,8 @@ def build_dataset(config: DatasetConfig, split: Split) -> EventDataset | Sequenc
 
 
 def _build_recordings(config: DigitsConfig | NMNISTConfig, split: Split) -> EventDataset:
-    if config.by == "number":
-        binning = Binning(steps=config.steps, window_us=config.window_us, binary=config.binary)
-    else:
-        binning = Binning(steps=config.steps, by="duration", bin_us=config.bin_us, binary=config.binary)
+    window_us, bin_us = (config.window_us, None) if config.by == "number" else (None, config.bin_us)
+    binning = Binning(config.steps, config.by, window_us, bin_us, config.binary, config.sparse)
     if isinstance(config, DigitsConfig):
         return Digits(split=split, binning=binning, cache_dir=config.cache_dir)
     return NMNIST(config.root, split=split, binning=binning)
@@ -130,7 +129,9 @@ def build_test(config: Config) -> Batches:
 
 def collate_of(dataset: EventDataset | SequenceDataset) -> Collate:
     """Return what puts the items of `dataset` together into a batch."""
-    return collate_sequences if isinstance(dataset, SequenceDataset) else collate
+    if isinstance(dataset, SequenceDataset):
+        return collate_sequences
+    return collate_sparse if dataset.binning.sparse else collate
 
 
 def build_surrogate(config: SurrogateConfig) -> Surrogate:

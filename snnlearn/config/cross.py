@@ -33,6 +33,7 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     yield from _targets(values)
     yield from _time_constants(values)
     yield from _convolutions(values)
+    yield from _sparse(values)
     yield from _rules(values)
     if values.get("neuron.adaptation") == 0 and "adaptation" in values.get("neuron.learn", ()):
         yield Problem("neuron.adaptation", "0", "a number > 0 while neuron.learn has adaptation")
@@ -116,6 +117,19 @@ def _targets(values: Values) -> Iterator[Problem]:
     if kind.per_step and values.get("loss.readout") == "running_mean":
         allowed = f"step while dataset is {name}, with a target at every step"
         yield Problem("loss.readout", "running_mean", allowed, "the mean so far mixes in answers to earlier steps")
+
+
+def _sparse(values: Values) -> Iterator[Problem]:
+    """Check that nothing needs the frames that sparse events are never made into."""
+    if not values.get("dataset.sparse"):
+        return
+    model, shift = values.get("model.name"), values.get("dataset.shift")
+    if model not in (None, "mlp"):
+        hint = f"the first layer of {model} takes dense steps; or write dataset.sparse=false"
+        yield Problem("model", str(model), "mlp while dataset.sparse is true", hint)
+    if shift:
+        hint = "it moves frames; or write dataset.sparse=false"
+        yield Problem("dataset.shift", str(shift), "0 while dataset.sparse is true", hint)
 
 
 def _adaptive_share(values: Values) -> Iterator[Problem]:

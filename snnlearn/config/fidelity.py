@@ -22,7 +22,7 @@ from snnlearn.config.schema import Config
 from snnlearn.config.sweep import USER_ERRORS
 from snnlearn.config.validate import fields, load
 from snnlearn.config.words import inspect
-from snnlearn.data import StepTargets
+from snnlearn.data import SparseSequence, StepTargets
 from snnlearn.engine import FidelityReport, SurrogateBiasReport, fidelity, surrogate_bias
 from snnlearn.rules import LearningRule, RuleChoiceError
 from snnlearn.training import Batches, find_checkpoint, load_checkpoint
@@ -246,7 +246,8 @@ def _batch(config: Config, sequences: int, device: torch.device) -> tuple[Tensor
     train, _ = build_splits(config, dataset.labels)
     batches = Batches(dataset, train, sequences, collate_of(dataset), seed=config.seed, shuffle=True, max_batches=1)
     x, y = next(iter(batches.epoch(1)))
-    return x.to(device), y.to(device)
+    frames = x.to_dense() if isinstance(x, SparseSequence) else x
+    return frames.to(device), y.to(device)
 
 
 def _folder(options: FidelityOptions) -> Path:

@@ -45,6 +45,7 @@ MAY_DIFFER = (
     "logger",
     "dataset.root",
     "dataset.cache_dir",
+    "dataset.sparse",
     "trainer.chunk",
     "trainer.epochs",
     "trainer.workers",
@@ -54,8 +55,9 @@ MAY_DIFFER = (
 )
 
 
-# Knobs that came after the first run folders, and the value that means what those runs did.
-LATER = {"trainer.chunk": 1}
+# Knobs that came after the first run folders: the value that means what those runs did, and a knob of the choices
+# that have it.
+LATER = {"trainer.chunk": (1, "epochs"), "dataset.sparse": (False, "binary")}
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,9 @@ def stored_config(checkpoint: Path) -> dict[str, Any]:
     if not isinstance(record.get("config"), dict):
         raise CheckpointError(f"{checkpoint} holds no configuration: scripts/train.py did not write it")
     config: dict[str, Any] = record["config"]
-    for path, value in LATER.items():
+    for path, (value, beside) in LATER.items():
         group, _, leaf = path.rpartition(".")
-        if isinstance(config.get(group), dict):
+        if isinstance(config.get(group), dict) and beside in config[group]:
             config[group].setdefault(leaf, value)
     return config
 

@@ -66,6 +66,7 @@ class Recordings(DataConfig):
     window_us: int = knob("the time that a fixed number of bins shares", unit="microseconds", at_least=1)
     bin_us: int = knob("length of a bin of fixed length", unit="microseconds", at_least=1)
     binary: bool = knob("keep only whether a bin has an event, not how many; this loses events")
+    sparse: bool = knob("keep recordings as lists of events, never frames: faster for few events in long chunks")
     shift: int = knob(
         "move each training recording by up to so many pixels in x and y, anew in every epoch; 0: not at all",
         unit="pixels",

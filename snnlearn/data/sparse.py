@@ -99,6 +99,20 @@ class SparseSequence:
         frames: Tensor = self.folded(0, len(self)).to_dense().unflatten(0, (len(self), self.batch))
         return frames
 
+    def frames(self, samples: int) -> Float[Tensor, "steps few inputs"]:
+        """Return the frames [T, N, I] of the first `samples` N samples, all of them where there are fewer.
+
+        >>> events = SparseSequence(torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.ones(2), batch=2, inputs=2)
+        >>> events.frames(1).tolist()
+        [[[1.0, 0.0]]]
+        """
+        rows = torch.repeat_interleave(torch.arange(len(self.ends) - 1, device=self.ends.device), self.ends.diff())
+        step, sample = rows // self.batch, rows % self.batch
+        chosen, few = sample < samples, min(samples, self.batch)
+        frames = self.values.new_zeros((len(self), few, self.inputs))
+        frames[step[chosen], sample[chosen], self.columns[chosen].long()] = self.values[chosen]
+        return frames
+
     def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> "SparseSequence":
         """Return the same events on `device`, their counts as `dtype`."""
         values = self.values.to(device=device, dtype=dtype)

@@ -349,13 +349,14 @@ class _Seen:
     def other(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """Take in another layer, unless what it makes is a view of what it got."""
         made = {t.untyped_storage().data_ptr() for t in _tensors(output)}
-        kept = [x for x in inputs if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in made]
+        kept = [x for x in _tensors(inputs) if x.untyped_storage().data_ptr() not in made]
         self.others[id(module)] = sum(x.numel() * x.element_size() for x in kept)
 
 
 def _tensors(output: Any) -> list[Tensor]:
+    """Return the tensors among what a layer takes or gives; sparse events are data, and not counted."""
     made = output if isinstance(output, list | tuple) else (output,)
-    return [value for value in made if isinstance(value, Tensor)]
+    return [value for value in made if isinstance(value, Tensor) and value.layout is torch.strided]
 
 
 def peeked(values: Any) -> tuple[Any, Any]:

@@ -25,12 +25,39 @@ from snnlearn.functional.eligibility import refuse_second_order
 from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.functional.weighted_map import Dense
 
-DENSE_ABOVE = 0.05
-FEW_ROWS = 128
+DENSE_ABOVE = 0.08
+FEW_ROWS = 32
 """Where both products of a layer, value and weight gradient, are as fast dense as sparse on a CPU: for many rows at a
 density of DENSE_ABOVE; for hardly any event at FEW_ROWS rows, since the sparse ones turn all the weights around first.
-`benchmarks/sparse_events.py` measures both. They are provisional: on a loaded machine the crossing lay between 2 and
-5 % at 2,048 rows (docs/notes.md). On other devices they are not measured.
+Measured by `benchmarks/sparse_events.py --sweep` for 2312 -> 512 in float32 on one idle core, the dense side made from
+events as the block does it: sparse took of dense
+
+    rows       0.5 %     1 %     2 %     5 %    10 %
+     128        0.40    0.56    0.63    0.83    1.21
+     512        0.22    0.24    0.55    0.69    1.69
+    2,048       0.10    0.14    0.16    0.56    0.76
+    4,096       0.07    0.13    0.21    0.49    0.98
+
+Under rules per synapse the sums over a chunk of 16 steps of 32 samples took 0.38 of dense at 1 %, 0.52 at 5 % and 0.50
+at 10 %, the passes over the eligibility included; of 64 steps 0.19, 0.36 and 0.96. On other devices they are not
+measured.
+"""
+
+
+FEW_SPIKES = 0.03
+LARGE = 512
+"""Below which share of a dense input that is not zero, and from which numbers of inputs and of units, a chunk's two
+products pay for finding the events first, on a CPU. For N -> N units in float32 on one idle core, conversion included,
+sparse took of dense
+
+       N    rows     0.5 %     1 %     2 %     5 %    10 %
+     256   2,048      0.92    0.96    1.12    2.16    2.77
+     512     512      0.36    0.44    0.55    0.92    1.68
+     512   2,048      0.44    0.56    0.64    0.94    1.57
+   1,024   2,048      0.30    0.29    0.61    1.11    3.02
+   2,048     512      0.14    0.25    0.43    0.83    2.07
+
+and 2 to 8 times as long for a readout of 10 units. The gradient for the inputs stays a dense product.
 """
 
 
@@ -66,6 +93,39 @@ def sparse_pays(x: Tensor) -> bool:
     False
     """
     return density(x) / DENSE_ABOVE + FEW_ROWS / max(x.shape[0], 1) < 1
+
+
+def spikes_pay(x: Tensor, units: int) -> bool:
+    """Say whether a dense input [N, I] of a layer of `units` is multiplied faster as sparse rows, found first.
+
+    >>> spikes_pay(torch.zeros(512, 512), 512), spikes_pay(torch.zeros(512, 512), 10)
+    (True, False)
+    """
+    if x.device.type != "cpu" or not is_large(x, units):
+        return False
+    return int(torch.count_nonzero(x)) < FEW_SPIKES * x.numel()
+
+
+def is_large(x: Tensor, units: int) -> bool:
+    """Say whether a layer from x [N, I] to `units` is large enough for sparse spikes to pay.
+
+    >>> is_large(torch.zeros(512, 512), 512)
+    True
+    """
+    return x.dim() == 2 and x.shape[0] >= LARGE // 2 and min(x.shape[1], units) >= LARGE
+
+
+def found_rows(x: Float[Tensor, "rows inputs"]) -> Tensor:
+    """Return a dense input [N, I] as sparse rows.
+
+    >>> found_rows(torch.tensor([[0.0, 2.0], [0.0, 0.0]])).to_dense()
+    tensor([[0., 2.],
+            [0., 0.]])
+    """
+    row, column = x.nonzero().unbind(1)
+    ends = row.new_zeros(len(x) + 1)
+    torch.cumsum(torch.bincount(row, minlength=len(x)), 0, out=ends[1:])
+    return sparse_rows(ends, column, x[row, column], x.shape[1])
 
 
 def sparse_rows(ends: Any, columns: Any, values: Any, inputs: int) -> Tensor:
@@ -258,14 +318,31 @@ class SparseDense(NamedTuple):
         return d
 
 
+class FoundSparse(SparseDense):
+    """`SparseDense` for a dense input that was found to be sparse, and gets a gradient as others do.
+
+    >>> FoundSparse().input_gradient(torch.ones(1, 1), torch.full((1, 2), 3.0), torch.Size((1, 2)))
+    tensor([[3., 3.]])
+    """
+
+    def input_gradient(self, d: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
+        """Return d W, a dense product."""
+        return Dense().input_gradient(d, weight, shape)
+
+
 __all__ = [
     "DENSE_ABOVE",
     "FEW_ROWS",
+    "FEW_SPIKES",
+    "LARGE",
+    "FoundSparse",
     "SparseDense",
     "SparseProduct",
     "add_weight_gradient_",
     "density",
     "fold_rows",
+    "found_rows",
+    "is_large",
     "is_sparse",
     "linear",
     "roll_sparse_trace",
@@ -274,5 +351,6 @@ __all__ = [
     "sparse_rows",
     "sparse_value",
     "sparse_weight_gradient",
+    "spikes_pay",
     "transposed",
 ]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from snnlearn.functional.chunked_step import ChunkedStep, ChunkRun, ChunkSteps
 from snnlearn.functional.cut_step import spike_gate
-from snnlearn.functional.sparse_map import SparseDense, is_sparse
+from snnlearn.functional.sparse_map import FoundSparse, SparseDense, is_sparse
 from snnlearn.functional.traced_step import GatedStep, LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
 from snnlearn.kernels import dispatch
@@ -22,6 +22,7 @@ from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
 from snnlearn.nn.normed_step import advance_behind, affine_parameters, norm_of_step
 from snnlearn.nn.recurrent import ETRecurrent
+from snnlearn.nn.sparse_entry import enter_spikes
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
@@ -41,9 +42,10 @@ def run_chunk(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
     block.neuron.refuse_replicas()
     norm = norm_of_step(block.norm)
     shown: list[Tensor] = []
+    rows = enter_spikes(block, x)
 
     def run(x: Tensor, weight: Tensor, bias: Tensor | None) -> ChunkRun:
-        steps, inputs = _steps(block, trace, x, weight, bias, chunk)
+        steps, inputs = _steps(block, trace, x if rows.layout is torch.strided else rows, weight, bias, chunk)
         if steps.membrane is not None:
             shown.append(steps.membrane)
         return ChunkRun(steps, inputs)
@@ -52,7 +54,7 @@ def run_chunk(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
         x if isinstance(connection, ETRecurrent) else connection.traced_input(x),
         connection.effective_weight(),
         connection.bias,
-        _map_for(connection, x),
+        _map_for(connection, x) if rows.layout is x.layout else FoundSparse(),
         trace,
         run,
         block._tell,

@@ -55,9 +55,13 @@ class ClockedTrace(Stateful):
         """Read the leaks that are followed anew, if an optimizer changed a constant since the last step."""
         versions = tuple(p._version for _, neuron in self.followed for p in neuron.parameters())
         if versions != self.versions:
+            self.settle()
             self.versions = versions
             for attribute, neuron in self.followed:
                 setattr(self, attribute, leak_of(neuron))
+
+    def settle(self) -> None:
+        """Take in what is kept for later, by the leaks that held for it: here, nothing is."""
 
     def expect(self) -> int:
         """Return the tick that backward must find: the one after the coming advance."""

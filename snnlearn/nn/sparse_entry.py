@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from snnlearn.functional.sparse_map import density, is_sparse, sparse_pays
+from snnlearn.functional.sparse_map import density, found_rows, is_large, is_sparse, sparse_pays, spikes_pay
 from snnlearn.nn.connection import ETLinear
+from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 if TYPE_CHECKING:
@@ -37,18 +38,47 @@ def enter_events(block: "ETBlock", x: Tensor) -> Tensor:
             f"events.to_dense()"
         )
     kind, why = _reason_for_dense(block, x)
-    name = "a block" if connection.trace is None else connection.trace.name
+    _tell(block, kind, f"sparse events -> {why}")
+    return x if kind == "sparse" else x.to_dense()
+
+
+def enter_spikes(block: "ETBlock", x: Tensor) -> Tensor:
+    """Return what a learning block multiplies of a chunk x [K B, ...]: x, or sparse rows where there are few spikes.
+
+    The numbers are the same to rounding. A block large enough for it says in the log which it took, and why.
+
+    >>> from snnlearn.nn import LIF, ETBlock
+    >>> enter_spikes(ETBlock(ETLinear(3, 2), LIF()), torch.zeros(1, 3)).shape
+    torch.Size([1, 3])
+    """
+    connection = block.connection
+    has_form = type(connection) is ETLinear and isinstance(connection.trace, TraceBuffer | SynapticTrace)
+    if is_sparse(x) or not has_form or torch.is_autocast_enabled(x.device.type):
+        return x
+    units = connection.unit_shape[0]
+    if not is_large(x, units):
+        return x
+    if not spikes_pay(x, units):
+        _tell(
+            block, "many spikes", f"spikes -> dense products: too many of {len(x)} x {x.shape[1]} inputs are not zero"
+        )
+        return x
+    rows = found_rows(x.detach())
+    share = f"{density(rows):.2%} of {len(x)} x {x.shape[1]} inputs are not zero"
+    _tell(block, "few spikes", f"spikes -> sparse products: {share}")
+    return rows
+
+
+def _tell(block: "ETBlock", kind: str, text: str) -> None:
+    """Log what a block chose, the first time that it does."""
     if kind not in block.entries:
         block.entries |= {kind}
-        log.info("%s: sparse events -> %s", name, why)
-    return x if kind == "sparse" else x.to_dense()
+        log.info("%s: %s", "a block" if block.connection.trace is None else block.connection.trace.name, text)
 
 
 def _reason_for_dense(block: "ETBlock", x: Tensor) -> tuple[str, str]:
     trace, share = block.connection.trace, f"{density(x):.2%} of {len(x)} x {x.shape[1]} inputs are not zero"
     learning = trace is not None and trace.training and torch.is_grad_enabled()
-    if learning and not isinstance(trace, TraceBuffer):
-        return "trace", f"dense inputs, chunk by chunk: a {type(trace).__name__} has no sparse form"
     if learning and block.chunk is None:
         return (
             "step",
@@ -56,7 +86,9 @@ def _reason_for_dense(block: "ETBlock", x: Tensor) -> tuple[str, str]:
         )
     if not sparse_pays(x):
         return "dense", f"dense products: {share}; sparse ones pay for longer chunks or fewer events"
+    if learning and not isinstance(trace, TraceBuffer | SynapticTrace):
+        return "sparse", f"sparse products forward: {share}; a {type(trace).__name__} takes in dense steps"
     return "sparse", f"sparse products: {share}"
 
 
-__all__ = ["enter_events"]
+__all__ = ["enter_events", "enter_spikes"]

@@ -15,6 +15,7 @@ from snnlearn.functional.batch_ties import BatchTies
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
 from snnlearn.functional.factored import advance_mean_gate
+from snnlearn.functional.sparse_map import is_sparse
 from snnlearn.functional.synaptic import advance_eligibility, read_eligibility
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import DirectDerivative, LinearisedStep, Step
@@ -116,7 +117,7 @@ class StepTrace(ClockedTrace):
 
         What the steps leave for backward is joined to [K B, ...], so that the gradients of all steps are one product.
         """
-        tick, inputs = self.tick + 1, steps.unfolded(x)
+        tick, inputs = self.tick + 1, steps.unfolded(self.steps_of(x) if is_sparse(x) else x)
         left: dict[str, list[Any]] = {name: [] for name in self.per_step}
         for t, step in enumerate(steps.each()):
             rows = steps.rows_at(t)
@@ -129,6 +130,10 @@ class StepTrace(ClockedTrace):
         for name, values in left.items():
             setattr(self, name, _joined(values))
         self.tick = tick
+
+    def steps_of(self, x: Tensor) -> Tensor:
+        """Return sparse rows x [K B, I] as the steps take them: dense, since the traces are."""
+        return x.to_dense()
 
     def begin_step(self, t: int) -> None:
         """Make ready for step t of a chunk."""

@@ -10,6 +10,14 @@ from snnlearn.functional.chunk import Parts, Restarts, fold_chunk, roll_leak_tra
 from snnlearn.functional.chunk_roll import empty_eligibility, read_norm, read_weights, roll_eligibility, roll_weights
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
+from snnlearn.functional.sparse_eligibility import (
+    fold_sparse_chunk,
+    laid_by_input,
+    read_sparse_norm,
+    roll_sparse_eligibility,
+    roll_sparse_inputs,
+)
+from snnlearn.functional.sparse_map import is_sparse
 from snnlearn.functional.synaptic import inputs_of, step_eligibility, with_one
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
@@ -22,13 +30,15 @@ class KeptChunk(NamedTuple):
     """A chunk that the eligibility has not taken in yet: it does when the next step needs it, and often never has to.
 
     `jacobian` [H, H, K, B, ...] that the eligibility follows; `filter` what follows that, None for nothing; `inputs`
-    [K, B, ..., I]; `restarts` [K, B].
+    [K, B, ..., I] with the one of a bias behind, or sparse rows [K B, I] without it; `restarts` [K, B]; `has_one`
+    whether there is a bias.
     """
 
     jacobian: Jacobian
     filter: LeakTransition | None
     inputs: Tensor
     restarts: Restarts
+    has_one: bool
 
     def gradient(self, signals: Tensor, entering: Parts | None) -> Tensor:
         """Return the chunk's share of dL/dW for the signals [K, B, ..., O] and the parts that enter it."""
@@ -37,6 +47,8 @@ class KeptChunk(NamedTuple):
             signals, by_filter = dispatch.run(scan_leak, signals, self.filter, self.restarts)
         received, by_part = dispatch.run(scan_chunk, self.jacobian, signals, self.restarts)
         both = by_part if by_filter is None else torch.cat([by_part, by_filter])
+        if is_sparse(self.inputs):
+            return fold_sparse_chunk(received, both, self.inputs, entering, self.has_one)
         return fold_chunk(received, both, self.inputs, entering)
 
     def rolled(self, entering: Parts | None, shared: int = 0) -> Parts:
@@ -47,11 +59,23 @@ class KeptChunk(NamedTuple):
         product, weights = roll_weights(self.jacobian, self.filter, self.restarts)
         if entering is None and shared:
             product, weights = product[shared:, shared:], weights[shared:]
+        if is_sparse(self.inputs):
+            return roll_sparse_eligibility(entering, product, weights, self.inputs, self.has_one)
         return dispatch.run(roll_eligibility, entering, product, weights, self.inputs)
 
     def read_norm(self, entering: Parts | None) -> float:
         """Return the norm of what meets the signal of the chunk's last step."""
-        return read_norm(entering, *read_weights(self.jacobian, self.filter, self.restarts), self.inputs)
+        product, weights = read_weights(self.jacobian, self.filter, self.restarts)
+        if is_sparse(self.inputs):
+            return read_sparse_norm(entering, product, weights, self.inputs, self.has_one)
+        return read_norm(entering, product, weights, self.inputs)
+
+    def rolled_inputs(self, values: Tensor | None, leak: LeakTransition) -> Tensor:
+        """Return the trace of the inputs at the end of the chunk from that at its entry, None for zero."""
+        if is_sparse(self.inputs):
+            steps = len(self.jacobian.spike_input)
+            return roll_sparse_inputs(values, self.inputs, steps, leak, self.restarts, self.has_one)
+        return dispatch.run(roll_leak_trace, values, self.inputs, leak, self.restarts)
 
 
 class SynapticTrace(StepTrace):
@@ -113,9 +137,13 @@ class SynapticTrace(StepTrace):
             super().advance_chunk_(x, steps)
         finally:
             self.deferring = False
-        inputs = with_one(x) if self.has_bias else x
+        inputs = x if is_sparse(x) else steps.unfolded(with_one(x) if self.has_bias else x)
         self.spike_by_weight = self.settled_norm = None
-        self.kept = KeptChunk(self.chunk_jacobian(steps), self.filter, steps.unfolded(inputs), steps.restarts)
+        self.kept = KeptChunk(self.chunk_jacobian(steps), self.filter, inputs, steps.restarts, self.has_bias)
+
+    def steps_of(self, x: Tensor) -> Tensor:
+        """Return the shape of sparse rows [K B, I] without their numbers, which a chunk that is kept needs later."""
+        return x.values().new_empty(()).expand(x.shape)
 
     def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
         """Return the Jacobian that the eligibility of the weights follows, filter aside."""
@@ -136,10 +164,18 @@ class SynapticTrace(StepTrace):
 
     def take_chunk(self, kept: KeptChunk) -> None:
         """Move E and the values of the filter through a chunk."""
+        if is_sparse(kept.inputs) and self.values is not None:
+            self.values = laid_by_input(self.values)
+        self.lay_filter(kept)
         parts = kept.rolled(self.parts())
         if isinstance(parts, Tensor):  # the first; later ones are written over
             hidden = len(kept.jacobian.drive)
             self.values, self.filtered_values = parts[:hidden], None if kept.filter is None else parts[hidden:]
+
+    def lay_filter(self, kept: KeptChunk) -> None:
+        """Let the values of the filter lie in memory as sparse events are added to them, if the chunk has such."""
+        if is_sparse(kept.inputs) and self.filtered_values is not None:
+            self.filtered_values = laid_by_input(self.filtered_values)
 
     def weight_gradients(
         self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
@@ -156,7 +192,7 @@ class SynapticTrace(StepTrace):
         """Return dL/dW and dL/db for the signals [K B, ..., O] of the chunk that is kept."""
         self.check(tick)
         assert self.kept is not None
-        signals = signal.unflatten(0, self.kept.inputs.shape[:2]).to(self.kept.jacobian.drive.dtype)
+        signals = signal.unflatten(0, self.kept.jacobian.spike_input.shape[:2]).to(self.kept.jacobian.drive.dtype)
         return self._apart(self.kept.gradient(signals, self.parts()))
 
     def _apart(self, gathered: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,7 +226,8 @@ class SynapticTrace(StepTrace):
         """Return what a NaN would show in: the state, and a chunk that is kept as it came."""
         if self.kept is None:
             return super().watched()
-        return {**super().stash(), "kept": (*self.kept.jacobian, self.kept.inputs)}
+        inputs = self.kept.inputs
+        return {**super().stash(), "kept": (*self.kept.jacobian, inputs.values() if is_sparse(inputs) else inputs)}
 
     def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
         """Forget the eligibilities, or the rows where `rows` [B] is true; a backward still pending then raises."""
@@ -289,9 +326,10 @@ class FilteredTrace(SynapticTrace):
     def take_chunk(self, kept: KeptChunk) -> None:
         """Move the trace of the inputs and the values of the filter through a chunk."""
         if kept.filter is not None:
+            self.lay_filter(kept)
             parts = kept.rolled(self.parts(), shared=len(self.leak.drive))
             self.filtered_values = parts if isinstance(parts, Tensor) else self.filtered_values
-        self.values = dispatch.run(roll_leak_trace, self.values, kept.inputs, self.leak, kept.restarts)
+        self.values = kept.rolled_inputs(self.values, self.leak)
 
 
 __all__ = ["FilteredTrace", "KeptChunk", "SynapticTrace"]

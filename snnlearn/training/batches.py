@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from snnlearn.data import StepTargets
+from snnlearn.data import SparseSequence, StepTargets
 
-__all__ = ["Batches", "Targets", "epoch_order"]
+__all__ = ["Batches", "Inputs", "Targets", "epoch_order"]
 
 Targets = Tensor | StepTargets
-Collate = Callable[[list[Any]], tuple[Tensor, Targets, Tensor]]
+Inputs = Tensor | SparseSequence
+Collate = Callable[[list[Any]], tuple[Inputs, Targets, Tensor]]
 Vary = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -36,6 +37,7 @@ def _generator(*place: int) -> torch.Generator:
 class Batches:
     """Serve the recordings `indices` of `dataset` in batches (x [T, B, ...], y), the last one smaller.
 
+    `x` is a tensor, or a `SparseSequence` where the recordings stay events.
     `y` is labels [B], or `StepTargets` where every step has its own. `collate` turns a list of items into
     (x, y, lengths [B]); `workers` processes read
     beside the training (0: none). `vary` changes the frames of a batch, with a generator that belongs to that
@@ -79,7 +81,7 @@ class Batches:
         whole = -(-len(self.indices) // self.batch_size)
         return whole if self.max_batches is None else min(whole, self.max_batches)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Targets]]:
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Inputs, Targets]]:
         """Yield the batches of `epoch` (from 1), leaving out the first `start` of them.
 
         Nothing is drawn from torch's global generator, so a resumed epoch sees what it would have seen.

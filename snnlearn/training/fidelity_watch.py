@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from snnlearn.data import StepTargets
+from snnlearn.data import SparseSequence, StepTargets
 from snnlearn.engine import NonFiniteError, OnlineLearner, fidelity
 from snnlearn.training.batches import Batches, Targets
 
@@ -66,5 +66,6 @@ class FidelityWatch:
         if self._batch is None:
             x, y = next(iter(self.batches.epoch(1)))
             few = StepTargets(y.values[:, :SEQUENCES]) if isinstance(y, StepTargets) else y[:SEQUENCES]
-            self._batch = x[:, :SEQUENCES].to(self.device), few.to(self.device)
+            frames = x.frames(SEQUENCES) if isinstance(x, SparseSequence) else x[:, :SEQUENCES]
+            self._batch = frames.to(self.device), few.to(self.device)
         return self._batch

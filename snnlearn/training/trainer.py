@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from snnlearn.data import StepTargets
 from snnlearn.engine import NonFiniteError, OnlineLearner, SequenceResult
 from snnlearn.rules import FPTT
-from snnlearn.training.batches import Batches, Targets
+from snnlearn.training.batches import Batches, Inputs, Targets
 from snnlearn.training.board import Board
 from snnlearn.training.checkpoint import FOLDER, load_checkpoint, random_states, restore_random_states, save_checkpoint
 from snnlearn.training.errors import Interrupted, TrainingError
@@ -202,10 +201,10 @@ class Trainer:
         place.seconds = before + time.monotonic() - began
         self._close_epoch(validation, lr, board, progress)
 
-    def _rest(self, place: Position) -> Iterable[tuple[Tensor, Targets]]:
+    def _rest(self, place: Position) -> Iterable[tuple[Inputs, Targets]]:
         return self.train.epoch(place.epoch, start=place.batch) if place.batch < len(self.train) else ()
 
-    def _batch(self, x: Tensor, y: Targets) -> None:
+    def _batch(self, x: Inputs, y: Targets) -> None:
         self._last = None
         if y.numel() == 0:
             self._running.empty += 1
@@ -299,7 +298,7 @@ class Trainer:
         return float(self.learner.optimizer.param_groups[0]["lr"])
 
 
-def evaluate_batch(learner: OnlineLearner, x: Tensor, y: Targets, device: torch.device) -> SequenceResult:
+def evaluate_batch(learner: OnlineLearner, x: Inputs, y: Targets, device: torch.device) -> SequenceResult:
     """Return the figures of one batch, x [T, B, ...] and its labels or `StepTargets`, without learning from it."""
     return learner.evaluate(x.to(device), y.to(device), per_step_target=isinstance(y, StepTargets))
 
