@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.engine.checks import refuse_non_finite
-from snnlearn.engine.chunked import check_chunk, refuse_unfoldable
+from snnlearn.engine.chunked import blocks_within_chunk, check_chunk, refuse_unfoldable
 from snnlearn.engine.machine import cache_size, free_memory
 from snnlearn.engine.sequence import sequence_length
 from snnlearn.engine.yardsticks import Problem
@@ -139,16 +139,17 @@ def choose_chunk(
     >>> choose_chunk(learner, torch.ones(5, 4, 3), torch.tensor([0, 1, 0, 1]), budget=0).chunk
     1
     """
-    choice = _refused(learner) or _chosen(learner, x, y, per_step_target, budget)
+    choice = _whole(learner, x) or _refused(learner) or _chosen(learner, x, y, per_step_target, budget)
     log.info("%s", choice)
     return choice
 
 
-def chosen_on_first_batch(
+def chosen_on_batch(
     learner: "OnlineLearner", x: Iterable[Tensor], y: Any, per_step_target: bool
-) -> tuple[int | None, Iterable[Tensor], Any]:
-    """Return the chunk length for `learner`, None after an empty batch, and x and y to go on with.
+) -> tuple[int, bool, Iterable[Tensor], Any]:
+    """Return the chunk length for `learner`, whether to choose anew on the next batch, and x and y to go on with.
 
+    An empty batch tells nothing, and where one chunk has to be the whole sequence each batch has a length of its own.
     Raises NonFiniteError for an input with a NaN or an infinity.
     """
     steps, x = peeked(x)
@@ -157,8 +158,28 @@ def chosen_on_first_batch(
         refuse_non_finite(x)
     first = next(iter(steps), None)
     if first is None or len(first) == 0:
-        return None, x, y
-    return choose_chunk(learner, steps, targets, per_step_target).chunk, x, y
+        return 1, True, x, y
+    whole = bool(blocks_within_chunk(learner.net))
+    return choose_chunk(learner, x if whole else steps, targets, per_step_target).chunk, whole, x, y
+
+
+def _whole(learner: "OnlineLearner", x: Iterable[Tensor]) -> Choice | None:
+    """Return the whole sequence for a network that needs it as one chunk; raise RuleChoiceError where that is unknown.
+
+    With `truncate_trace` the chunk length says what is dropped, so that the longest is the best there too.
+    """
+    names = list(blocks_within_chunk(learner.net))
+    if not names:
+        return None
+    length = sequence_length(x)
+    if length is None:
+        raise RuleChoiceError(
+            f"chunk='auto' met a sequence whose length nobody knows, and {names[0]!r} has a trace that is kept within "
+            f"one chunk alone; pass a tensor [T, B, ...] or a list, or write chunk=T for sequences of up to T steps"
+        )
+    refuse_unfoldable(learner.net)
+    check_chunk(length, learner.update, learner.rule)
+    return Choice(length, f"the whole sequence, since the trace of {names[0]!r} is kept within one chunk alone")
 
 
 def _refused(learner: "OnlineLearner") -> Choice | None:
@@ -357,6 +378,6 @@ __all__ = [
     "NetworkShape",
     "best_of",
     "choose_chunk",
-    "chosen_on_first_batch",
+    "chosen_on_batch",
     "peeked",
 ]

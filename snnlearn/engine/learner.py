@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.engine.arguments import check_loss, check_optimizer
-from snnlearn.engine.auto_chunk import chosen_on_first_batch
+from snnlearn.engine.auto_chunk import chosen_on_batch
 from snnlearn.engine.checks import (
     add_signal_parameters,
     check_graph,
@@ -25,6 +25,7 @@ from snnlearn.engine.checks import (
 from snnlearn.engine.chunked import (
     Piece,
     check_chunk,
+    covered,
     pieces_of,
     refuse_other_than_tensors,
     refuse_unfoldable,
@@ -91,7 +92,7 @@ class OnlineLearner:
         self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
         self.update, self.clip_norm, self._chooses_chunk = update, clip_norm, chunk == "auto"
         self.chunk = 1 if self._chooses_chunk else check_chunk(chunk, update, rule)
-        self.report = rule.attach(net)
+        self.report = rule.attach(net, chunk)
         self._frozen = frozen_norms(net)
         add_signal_parameters(net, optimizer)
         self._pending = 0
@@ -117,9 +118,8 @@ class OnlineLearner:
         `per_step_target` one target per step, None for a step that teaches nothing, as does one whose labels are all
         `MISSING_LABEL` (-100). State starts afresh unless `keep_state`, which continues a longer sequence (under BPTT
         the gradient is cut at the seam). `restarts` [T, B] is true where a row begins another sequence before a step,
-        as where sequences are packed. An empty batch
-        changes nothing. Raises NonFiniteError, with state reset and no weight changed by the update it stops, when
-        an input, loss, state or gradient is not finite.
+        as where sequences are packed. An empty batch changes nothing. Raises NonFiniteError, with state reset and no
+        weight changed by the update it stops, when an input, loss, state or gradient is not finite.
         """
         require_gradients("learn")
         check_sequence(x, per_step_target)
@@ -127,8 +127,8 @@ class OnlineLearner:
             self._warn_once(message)
         if self._chooses_chunk:
             with self._failing_clean():
-                length, x, y = chosen_on_first_batch(self, x, y, per_step_target)
-            self.chunk, self._chooses_chunk = length or 1, length is None
+                self.chunk, self._chooses_chunk, x, y = chosen_on_batch(self, x, y, per_step_target)
+        x = covered(self.net, x, self.chunk)
         if not keep_state:
             self._run = None
             reset(self.net)

@@ -12,6 +12,7 @@ from snnlearn.engine.losses import taught, taught_steps
 from snnlearn.functional.losses import is_labelled
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.neuron import Neuron
+from snnlearn.nn.within_chunk import WithinChunkTrace
 
 
 class NonFiniteError(FloatingPointError):
@@ -157,7 +158,7 @@ def wide(values: Tensor) -> Tensor:
 
 
 def trace_norms(net: nn.Module) -> dict[str, float]:
-    """Return the norm of the trace of every block of `net` that has one, by name.
+    """Return the norm of the trace of every block of `net` that carries one, by name.
 
     >>> trace_norms(nn.Linear(1, 1))
     {}
@@ -165,7 +166,9 @@ def trace_norms(net: nn.Module) -> dict[str, float]:
     return {
         name or "block": module.connection.trace.norm()
         for name, module in net.named_modules()
-        if isinstance(module, ETBlock) and module.connection.trace is not None
+        if isinstance(module, ETBlock)
+        and module.connection.trace is not None
+        and not isinstance(module.connection.trace, WithinChunkTrace)
     }
 
 

@@ -20,7 +20,7 @@ from snnlearn.functional.chunk import (
     without_past,
 )
 from snnlearn.functional.chunked_step import ChunkSteps
-from snnlearn.functional.dynamics import Jacobian, LeakTransition
+from snnlearn.functional.dynamics import Jacobian, LeakTransition, leak_jacobian
 from snnlearn.functional.synaptic import inputs_of, step_eligibility, with_one
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
@@ -250,17 +250,7 @@ class FilteredTrace(SynapticTrace):
 
     def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
         """Return the Jacobian of a unit whose hidden values are the trace of its inputs: constant, read by ds/dy."""
-        gate, leak = steps.unfolded(steps.spike_input), self.leak
-        hidden = len(leak.drive)
-        constant = torch.tensor(leak.transition, dtype=gate.dtype, device=gate.device)
-        drive, readout = gate.new_tensor(leak.drive), gate.new_tensor(leak.readout)
-        places = (1,) * gate.dim()
-        return Jacobian(
-            constant.reshape(hidden, hidden, *places).expand(hidden, hidden, *gate.shape),
-            drive.reshape(hidden, *places).expand(hidden, *gate.shape),
-            (readout @ constant).reshape(hidden, *places) * gate,
-            float(readout @ drive) * gate,
-        )
+        return leak_jacobian(self.leak, steps.unfolded(steps.spike_input))
 
     def parts(self) -> list[Tensor] | None:
         """Return the trace of the inputs, the same for all units [B, ..., 1, I], and the values of the filter."""
