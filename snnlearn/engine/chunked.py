@@ -20,11 +20,9 @@ from snnlearn.nn.chunk import Chunk, in_chunk
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.signal_hub import SignalHub
-from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.nn.within_chunk import WithinChunkTrace
 from snnlearn.rules.axes import LearningRule
 from snnlearn.rules.legality import RuleChoiceError
-from snnlearn.rules.wiring import has_norm
 
 
 class Piece(NamedTuple):
@@ -221,11 +219,6 @@ def refuse_unfoldable(net: nn.Module) -> None:
         if isinstance(module, WITH_TIME):
             raise RuleChoiceError(f"{where}: it has a time of its own, which a chunk cannot see; write chunk=1")
         if isinstance(module, ETBlock) and (module.connection.trace is not None or module.signal is not None):
-            if has_norm(module) and isinstance(module.connection.trace, TraceBuffer):
-                raise RuleChoiceError(
-                    f"{where} with a {type(module.norm).__name__} inside: under this rule its gain and bias are "
-                    f"followed step by step; put the norm before the block, attach DRTRL(), or write chunk=1"
-                )
             if module.signal is not None and not module.signal.folds:
                 raise RuleChoiceError(
                     f"{where} with a {type(module.signal).__name__}: its loss has a graph of each step; write chunk=1"
