@@ -120,15 +120,10 @@ def refuse_other_than_tensors(steps: Iterable[object]) -> None:
 def run_piece(net: Callable[[Tensor], Any], module: nn.Module, hubs: list[SignalHub], piece: Piece) -> list[Any]:
     """Run `net` (which is `module`, called) through a piece and return its output at every step."""
     chunk = Chunk(piece.steps, piece.restarts)
-    for hub in hubs:
-        hub.targets = [target if isinstance(target, Tensor) else None for target in piece.targets]
-        hub.chunk = chunk
-    try:
-        with in_chunk(module, chunk):
-            output = net(piece.x)
-    finally:
+    with in_chunk(module, chunk):
         for hub in hubs:
-            hub.chunk = None
+            hub.targets = [target if isinstance(target, Tensor) else None for target in piece.targets]
+        output = net(piece.x)
     by_step: list[list[Tensor]] = []
 
     def unfold(values: Tensor) -> int:
@@ -219,10 +214,6 @@ def refuse_unfoldable(net: nn.Module) -> None:
         if isinstance(module, WITH_TIME):
             raise RuleChoiceError(f"{where}: it has a time of its own, which a chunk cannot see; write chunk=1")
         if isinstance(module, ETBlock) and (module.connection.trace is not None or module.signal is not None):
-            if module.signal is not None and not module.signal.folds:
-                raise RuleChoiceError(
-                    f"{where} with a {type(module.signal).__name__}: its loss has a graph of each step; write chunk=1"
-                )
             if not is_described(module.connection):
                 raise RuleChoiceError(
                     f"{where}: its {type(module.connection).__name__} has a forward of its own that its weighted_map "

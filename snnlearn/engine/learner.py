@@ -165,9 +165,7 @@ class OnlineLearner:
         """Run a piece forward, and backward from the losses of those of its steps that learn; return their sum."""
         loss: Tensor | None = None
         teaching: Tensor | None = None
-        learning = [next(chosen) for _ in range(piece.steps)]
-        for hub in self._hubs:
-            hub.learning = [False] * piece.steps
+        learning, learned = [next(chosen) for _ in range(piece.steps)], [False] * piece.steps
         for t, (output, target, loss_t) in enumerate(self._steps_of_piece(piece, run)):
             meter.batch_size = piece.x.shape[0] // piece.steps
             meter.add(output, target, loss_t)
@@ -178,10 +176,11 @@ class OnlineLearner:
             if learning[t]:
                 self._learned = True
                 teaching = loss_t if teaching is None else teaching + loss_t
-                for hub in self._hubs:
-                    hub.learning[t] = True
+                learned[t] = True
         if teaching is not None and self._window is None:
             check_graph(teaching)
+            for hub in self._hubs:
+                hub.learning = learned
             with self._gathering:
                 teaching.backward()
         return loss

@@ -57,6 +57,10 @@ def in_chunk(net: nn.Module, chunk: Chunk | None) -> Iterator[None]:
     ...     pass
     """
     told = [vars(module) for module in net.modules() if "chunk" in vars(module)]
+    hubs = {id(hub): vars(hub) for module in net.modules() if (hub := vars(module).get("hub")) is not None}
+    for attributes in hubs.values():
+        attributes.update(targets=[], learning=[])
+    told += hubs.values()
     for attributes in told:
         attributes["chunk"] = chunk
     try:

@@ -62,7 +62,7 @@ def test_updates_come_where_a_chunk_ends() -> None:
     assert problem.path == "trainer.update"
 
 
-@pytest.mark.parametrize("rule", ["bptt", "tbptt", "traces_propagation"])
+@pytest.mark.parametrize("rule", ["bptt", "tbptt"])
 def test_rules_that_go_step_by_step(rule: str) -> None:
     (problem,) = validate(composed(f"rule={rule}", "trainer.chunk=4"))
     assert problem.path == "trainer.chunk"
