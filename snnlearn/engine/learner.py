@@ -90,8 +90,9 @@ class OnlineLearner:
         check_loss(loss)
         check_optimizer(net, optimizer)
         self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
-        self.update, self.clip_norm, self._chooses_chunk = update, clip_norm, chunk == "auto"
-        self.chunk = 1 if self._chooses_chunk else check_chunk(chunk, update, rule)
+        self.update, self.clip_norm = update, clip_norm
+        self.is_auto = self.chooses_chunk = chunk == "auto"
+        self.chunk = 1 if self.chooses_chunk else check_chunk(chunk, update, rule)
         self.report = rule.attach(net, chunk)
         self._frozen = frozen_norms(net)
         add_signal_parameters(net, optimizer)
@@ -125,9 +126,9 @@ class OnlineLearner:
         check_sequence(x, per_step_target)
         for message in thawed_norms(self.net, self._frozen):
             self._warn_once(message)
-        if self._chooses_chunk:
+        if self.chooses_chunk:
             with self._failing_clean():
-                self.chunk, self._chooses_chunk, x, y = chosen_on_batch(self, x, y, per_step_target)
+                self.chunk, self.chooses_chunk, x, y = chosen_on_batch(self, x, y, per_step_target)
         x = covered(self.net, x, self.chunk)
         if not keep_state:
             self._run = None
