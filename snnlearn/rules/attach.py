@@ -37,7 +37,7 @@ def attach(net: nn.Module, rule: LearningRule, chunk: int | str = 1) -> AttachRe
     Every `ETBlock` gets the trace and the signal of the rule, every `Neuron` its graph cut between steps (or kept, for
     BPTT), and running state is dropped. Attach again to change the rule; attach to a part of a network to mix rules
     (signals other than spatial are made at the output of what they are attached to, so they take the whole network).
-    `chunk` how many steps are run at once (`snnlearn.nn.chunk.in_chunk`), or "auto": only a rule per synapse asks, and
+    `chunk` how many steps are run at once (`snnlearn.in_chunk`), or "auto": only a rule per synapse asks, and
     only of a convolution, whose trace reaches no further than a chunk. Raises RuleChoiceError when the rule needs what
     `net` does not have.
 
