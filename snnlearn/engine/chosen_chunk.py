@@ -19,6 +19,7 @@ log = logging.getLogger("snnlearn.engine")
 def chosen_chunk(learner: "OnlineLearner") -> int | None:
     """Return the chunk length that `chunk="auto"` has settled on, None where it has not, or one was given.
 
+    >>> import torch
     >>> from snnlearn import LI, OTTT, ETBlock, ETLinear, OnlineLearner
     >>> net = ETBlock(ETLinear(3, 2), LI())
     >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -32,6 +33,7 @@ def chosen_chunk(learner: "OnlineLearner") -> int | None:
 def take_chunk(learner: "OnlineLearner", chunk: int | None) -> None:
     """Let a `learner` that would still choose go on with `chunk`, which an earlier run chose; None changes nothing.
 
+    >>> import torch
     >>> from snnlearn import LI, OTTT, ETBlock, ETLinear, OnlineLearner
     >>> net = ETBlock(ETLinear(3, 2), LI())
     >>> learner = OnlineLearner(net, OTTT(), lambda o, y: o.mean(), torch.optim.SGD(net.parameters(), lr=0.1))
@@ -49,6 +51,7 @@ def whole_sequence(learner: "OnlineLearner", x: Iterable[Tensor]) -> tuple[int, 
     With `truncate_trace` the chunk length says what is dropped, so that the longest is the best there too. Raises
     RuleChoiceError where nobody knows the length.
 
+    >>> import torch
     >>> from snnlearn import LI, OTTT, ETBlock, ETLinear, OnlineLearner
     >>> net = ETBlock(ETLinear(3, 2), LI())
     >>> learner = OnlineLearner(net, OTTT(), lambda o, y: o.mean(), torch.optim.SGD(net.parameters(), lr=0.1))

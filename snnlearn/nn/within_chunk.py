@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from snnlearn.functional.chunk import Restarts, scan_chunk, with_filter
+from snnlearn.functional.chunk import Restarts, scan_chunk, scan_leak
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, leak_jacobian
 from snnlearn.functional.traced_step import LinearisedStep, Step
@@ -108,9 +108,7 @@ class WithinChunkTrace(StepTrace):
         """Keep what backward needs: the Jacobian [H, H, K, B, ...] that is followed, and the inputs [K, B, ...]."""
         followed = jacobian if self.leak is None else leak_jacobian(self.leak, gate)
         assert followed is not None, "nobody asked for the Jacobian of this chunk"
-        if self.filter is not None:
-            followed = with_filter(followed, self.filter)
-        self.kept = KeptChunk(followed, inputs, restarts)
+        self.kept = KeptChunk(followed, self.filter, inputs, restarts)
         self.past = torch.ones((1, inputs.shape[1]), dtype=torch.bool, device=inputs.device)
 
     def weight_gradients(
@@ -119,8 +117,10 @@ class WithinChunkTrace(StepTrace):
         """Return dL/dW and dL/db for the signals [K B, *units] of the chunk that is kept; a step is a chunk of one."""
         self.check(tick)
         assert self.kept is not None
-        jacobian, inputs, restarts = self.kept
+        jacobian, filter, inputs, restarts = self.kept
         signals = signal.unflatten(0, inputs.shape[:2]).to(jacobian.drive.dtype)
+        if filter is not None:
+            signals, _ = scan_leak(signals, filter, restarts)
         received, _ = scan_chunk(jacobian, signals, restarts)
         d = self.tied(received.flatten(0, 1))
         by_bias = weighted_map.units_last(d).flatten(0, -2).sum(0)
