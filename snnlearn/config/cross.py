@@ -18,7 +18,6 @@ Values = Mapping[str, Any]  # every legal value by its dotted path
 ONE_BY_ONE = {
     "bptt": "keeps its graph through time",
     "tbptt": "keeps its graph through time",
-    "traces_propagation": "has a loss of its own at every step",
 }
 
 

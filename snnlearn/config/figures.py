@@ -18,12 +18,16 @@ Line = Mapping[str, Any]
 
 
 def learning_figures(config: Config, trainer: Trainer) -> dict[str, Any]:
-    """Return `chance`, `epochs_to_threshold`, `kept_bytes` and `fidelity` of a finished run, None where unknown."""
+    """Return `chance`, `epochs_to_threshold`, `chunk`, `kept_bytes` and `fidelity` of a finished run, None if unknown.
+
+    `chunk` is the number of steps that were run at once, chosen or given; `kept_bytes` are those of such chunks.
+    """
     chance, share, lines = chance_of(trainer.train.dataset), config.trainer.threshold, trainer.metrics.read()
     goal = None if share is None else chance + share * (1 - chance)
     return {
         "chance": chance,
         "epochs_to_threshold": None if goal is None else epochs_to(goal, lines),
+        "chunk": trainer.learner.chunk,
         "kept_bytes": _kept_bytes(trainer),
         "fidelity": final_fidelity(lines, config.trainer.epochs),
     }
@@ -71,7 +75,13 @@ def _kept_bytes(trainer: Trainer) -> int | None:
     batch, per_step = (x.to(trainer.device), y.to(trainer.device)), isinstance(y, StepTargets)
     try:
         return kept_bytes(
-            learner.net, batch, learner.rule, learner.loss, per_step_target=per_step, update=learner.update
+            learner.net,
+            batch,
+            learner.rule,
+            learner.loss,
+            per_step_target=per_step,
+            update=learner.update,
+            chunk=learner.chunk,
         )
     except NonFiniteError as error:
         log.warning("the memory that learning keeps was not measured: %s", error)

@@ -6,6 +6,7 @@ from snnlearn.engine.kept_memory import kept_bytes
 from snnlearn.engine.learner import OnlineLearner
 from snnlearn.engine.losses import CRITERIA, READOUTS, SequenceLoss, StepLoss
 from snnlearn.engine.oracle import bptt_gradients
+from snnlearn.engine.own_loop import in_chunk
 from snnlearn.engine.real_time import rtrl_gradients, snap_gradients, uoro_gradients
 from snnlearn.engine.recorder import PhaseEvent, record_phases
 from snnlearn.engine.sequence import NonFiniteError, Prediction, SequenceResult
@@ -31,6 +32,7 @@ __all__ = [
     "SurrogateBiasReport",
     "bptt_gradients",
     "fidelity",
+    "in_chunk",
     "kept_bytes",
     "record_phases",
     "rtrl_gradients",

@@ -33,7 +33,8 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.engine.checks import refuse_non_finite
-from snnlearn.engine.chunked import check_chunk, refuse_unfoldable
+from snnlearn.engine.chosen_chunk import whole_sequence
+from snnlearn.engine.chunked import blocks_within_chunk, check_chunk, refuse_unfoldable
 from snnlearn.engine.layout import lay_out_, may_choose_layout
 from snnlearn.engine.machine import cache_size, free_memory
 from snnlearn.engine.sequence import sequence_length
@@ -144,16 +145,18 @@ def choose_chunk(
     >>> choose_chunk(learner, torch.ones(5, 4, 3), torch.tensor([0, 1, 0, 1]), budget=0).chunk
     1
     """
-    choice = _refused(learner) or _chosen(learner, x, y, per_step_target, budget)
+    whole = whole_sequence(learner, x)
+    choice = (Choice(*whole) if whole else _refused(learner)) or _chosen(learner, x, y, per_step_target, budget)
     log.info("%s", choice)
     return choice
 
 
-def chosen_on_first_batch(
+def chosen_on_batch(
     learner: "OnlineLearner", x: Iterable[Tensor], y: Any, per_step_target: bool
-) -> tuple[int | None, Iterable[Tensor], Any]:
-    """Return the chunk length for `learner`, None after an empty batch, and x and y to go on with.
+) -> tuple[int, bool, Iterable[Tensor], Any]:
+    """Return the chunk length for `learner`, whether to choose anew on the next batch, and x and y to go on with.
 
+    An empty batch tells nothing, and where one chunk has to be the whole sequence each batch has a length of its own.
     Lays out the weights of `learner.net` as was chosen. Raises NonFiniteError for an input with a NaN or an infinity.
     """
     steps, x = peeked(x)
@@ -162,11 +165,12 @@ def chosen_on_first_batch(
         refuse_non_finite(x)
     first = next(iter(steps), None)
     if first is None or len(first) == 0:
-        return None, x, y
-    choice = choose_chunk(learner, steps, targets, per_step_target)
+        return 1, True, x, y
+    whole = bool(blocks_within_chunk(learner.net))
+    choice = choose_chunk(learner, x if whole else steps, targets, per_step_target)
     if choice.channels_last:
         lay_out_(learner.net, True)
-    return choice.chunk, x, y
+    return choice.chunk, whole, x, y
 
 
 def _refused(learner: "OnlineLearner") -> Choice | None:
@@ -379,6 +383,6 @@ __all__ = [
     "NetworkShape",
     "best_of",
     "choose_chunk",
-    "chosen_on_first_batch",
+    "chosen_on_batch",
     "peeked",
 ]

@@ -4,7 +4,7 @@ What may be folded is checked here: layers whose meaning would change are refuse
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -20,10 +20,9 @@ from snnlearn.nn.chunk import Chunk, in_chunk
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.signal_hub import SignalHub
-from snnlearn.nn.trace_buffer import TraceBuffer
+from snnlearn.nn.within_chunk import WithinChunkTrace
 from snnlearn.rules.axes import LearningRule
 from snnlearn.rules.legality import RuleChoiceError
-from snnlearn.rules.wiring import has_norm
 
 
 class Piece(NamedTuple):
@@ -121,15 +120,10 @@ def refuse_other_than_tensors(steps: Iterable[object]) -> None:
 def run_piece(net: Callable[[Tensor], Any], module: nn.Module, hubs: list[SignalHub], piece: Piece) -> list[Any]:
     """Run `net` (which is `module`, called) through a piece and return its output at every step."""
     chunk = Chunk(piece.steps, piece.restarts)
-    for hub in hubs:
-        hub.targets = [target if isinstance(target, Tensor) else None for target in piece.targets]
-        hub.chunk = chunk
-    try:
-        with in_chunk(module, chunk):
-            output = net(piece.x)
-    finally:
+    with in_chunk(module, chunk):
         for hub in hubs:
-            hub.chunk = None
+            hub.targets = [target if isinstance(target, Tensor) else None for target in piece.targets]
+        output = net(piece.x)
     by_step: list[list[Tensor]] = []
 
     def unfold(values: Tensor) -> int:
@@ -163,6 +157,39 @@ def check_chunk(chunk: Any, update: Any, rule: LearningRule) -> int:
     return chunk
 
 
+def blocks_within_chunk(net: nn.Module) -> dict[str, WithinChunkTrace]:
+    """Return by name the traces of the blocks that follow their weights within one chunk alone.
+
+    >>> blocks_within_chunk(nn.Linear(1, 1))
+    {}
+    """
+    blocks = ((name, m.connection.trace) for name, m in net.named_modules() if isinstance(m, ETBlock))
+    return {name or "block": trace for name, trace in blocks if isinstance(trace, WithinChunkTrace)}
+
+
+def covered(net: nn.Module, x: Iterable[Tensor], chunk: int) -> Iterable[Tensor]:
+    """Return x to go on with; raise RuleChoiceError where `net` needs it as one chunk and it has more steps than that.
+
+    >>> len(covered(nn.Linear(1, 1), torch.zeros(3, 1, 1), 2))
+    3
+    """
+    names = [name for name, trace in blocks_within_chunk(net).items() if not trace.truncates]
+    if not names:
+        return x
+    steps, more = sequence_length(x), ""
+    if steps is None:
+        x = list(islice(x, chunk + 1))
+        steps, more = len(x), " or more"
+    if steps > chunk:
+        raise RuleChoiceError(
+            f"a sequence of {steps}{more} steps met chunk={chunk}, and {names[0]!r} has "
+            f"weights with many synapses each, whose trace is kept within one chunk alone: write chunk={steps} or "
+            f"more, give the rule truncate_trace=True to drop what came before each chunk, or attach OTTT() to that "
+            f"block"
+        )
+    return x
+
+
 DRAWN_ANEW = (_DropoutNd, nn.RReLU)
 WITH_TIME = (nn.RNNBase, nn.RNNCellBase)
 
@@ -187,15 +214,6 @@ def refuse_unfoldable(net: nn.Module) -> None:
         if isinstance(module, WITH_TIME):
             raise RuleChoiceError(f"{where}: it has a time of its own, which a chunk cannot see; write chunk=1")
         if isinstance(module, ETBlock) and (module.connection.trace is not None or module.signal is not None):
-            if has_norm(module) and isinstance(module.connection.trace, TraceBuffer):
-                raise RuleChoiceError(
-                    f"{where} with a {type(module.norm).__name__} inside: under this rule its gain and bias are "
-                    f"followed step by step; put the norm before the block, attach DRTRL(), or write chunk=1"
-                )
-            if module.signal is not None and not module.signal.folds:
-                raise RuleChoiceError(
-                    f"{where} with a {type(module.signal).__name__}: its loss has a graph of each step; write chunk=1"
-                )
             if not is_described(module.connection):
                 raise RuleChoiceError(
                     f"{where}: its {type(module.connection).__name__} has a forward of its own that its weighted_map "
@@ -210,8 +228,10 @@ def refuse_unfoldable(net: nn.Module) -> None:
 
 __all__ = [
     "Piece",
+    "blocks_within_chunk",
     "check_chunk",
     "check_restarts",
+    "covered",
     "pieces_of",
     "refuse_other_than_tensors",
     "refuse_unfoldable",

@@ -54,6 +54,7 @@ def fidelity(
     dtype: torch.dtype | None = torch.float64,
     strict: bool = True,
     seed: int = 0,
+    chunk: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> FidelityReport:
     """Measure each rule's gradient of each parameter against full BPTT, and check what `attach` claims of it.
@@ -62,7 +63,8 @@ def fidelity(
     `OnlineLearner.learn`. `lengths` the numbers of first steps to measure over (None: T/4, T/2 and T). `dtype` of the
     copies that are computed on (None: the network's own). A row that `attach` reports as exact is compared with its own
     yardstick too, up to `BOUNDS` of the precision; with `strict` a claim that does not hold raises BrokenClaimError,
-    else it is logged as an error and marked. `seed` of random numbers in the network, the same in every run.
+    else it is logged as an error and marked. `seed` of random numbers in the network, the same in every run; `chunk`
+    steps run at once (1 for rules through time), which alone decides what a rule with `truncate_trace` drops.
     `progress` is told how far it is every few seconds (None: the log). `net` is left as it was: state, mode, rule,
     `.grad`, buffers and torch's random state. BPTT's memory grows with T.
 
@@ -81,7 +83,8 @@ def fidelity(
     if not problem.learned:
         raise ValueError("no parameter of this network requires a gradient, so there is none to compare")
     named, chosen = _named(rules), _lengths(lengths, problem.steps)
-    rows, notes = _measured(problem, named, chosen, Pace(len(named) * sum(chosen), progress or log.info))
+    pace = Pace(len(named) * sum(chosen), progress or log.info)
+    rows, notes = _measured(problem, named, chosen, pace, chunk)
     precision = str(next(problem.net.parameters()).dtype).removeprefix("torch.")
     measured = tuple(steps for steps in chosen if any(row.steps == steps for row in rows))
     notes = [*_notes_on(loss, named), *notes, *_rate_notes(rows)]
@@ -94,7 +97,7 @@ def fidelity(
 
 
 def _measured(
-    problem: Problem, rules: dict[str, LearningRule], lengths: Sequence[int], pace: "Pace"
+    problem: Problem, rules: dict[str, LearningRule], lengths: Sequence[int], pace: "Pace", chunk: int
 ) -> tuple[list[FidelityRow], list[str]]:
     """Return the rows, rule by rule and length by length, and notes on what was left out."""
     layers = _layers(problem)
@@ -106,7 +109,7 @@ def _measured(
         yardsticks = Yardsticks(part)
         for name, rule in rules.items():
             try:
-                rows[name] += _rows(name, rule, part, yardsticks, layers)
+                rows[name] += _rows(name, rule, part, yardsticks, layers, chunk)
             except (RuleChoiceError, SignalError) as error:
                 refused[name] = error
             except NothingCountsError:
@@ -139,7 +142,9 @@ class _Recorder(torch.optim.Optimizer):
         self.seen = {name: p.grad.detach().clone() for name, p in named if p.grad is not None}
 
 
-def rule_gradients(problem: Problem, rule: LearningRule) -> tuple[dict[str, Tensor], AttachReport, dict[str, float]]:
+def rule_gradients(
+    problem: Problem, rule: LearningRule, chunk: int = 1
+) -> tuple[dict[str, Tensor], AttachReport, dict[str, float]]:
     """Return the gradients that `rule` learns `problem` by, the report of its attachment, and firing rates by block.
 
     Raises NothingCountsError where no step has a loss, RuleChoiceError where the network refuses the rule.
@@ -152,7 +157,7 @@ def rule_gradients(problem: Problem, rule: LearningRule) -> tuple[dict[str, Tens
     """
     net = working_copy(problem.net, None)
     recorder = _Recorder(net)
-    learner = OnlineLearner(net, rule, problem.loss, recorder)
+    learner = OnlineLearner(net, rule, problem.loss, recorder, chunk=chunk if rule.online else 1)
     _put_back(net, problem.brought)
     with problem.drawing(), torch.enable_grad():
         result = learner.learn(problem.x, problem.y, problem.per_step_target)
@@ -179,15 +184,20 @@ def _alike(own: object, other: object) -> bool:
 
 
 def _rows(
-    name: str, rule: LearningRule, problem: Problem, yardsticks: Yardsticks, layers: dict[str, tuple[str, int]]
+    name: str,
+    rule: LearningRule,
+    problem: Problem,
+    yardsticks: Yardsticks,
+    layers: dict[str, tuple[str, int]],
+    chunk: int,
 ) -> list[FidelityRow]:
-    gradients, report, rates = rule_gradients(problem, rule)
+    gradients, report, rates = rule_gradients(problem, rule, chunk)
     full = yardsticks.full
     floor = gradient_floor(gradients, full)
     claims = {row.parameter: row for row in report}
     judged = gradients
     if rule.learn_on != "all":  # a claim is about the steps that learn
-        judged, _, _ = rule_gradients(problem, dataclasses.replace(rule, learn_on="all", learn_steps=None))
+        judged, _, _ = rule_gradients(problem, dataclasses.replace(rule, learn_on="all", learn_steps=None), chunk)
     rows = []
     for parameter, reference in full.items():
         gradient = gradients[parameter] if parameter in gradients else torch.zeros_like(reference)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from snnlearn.engine.learner import OnlineLearner
 from snnlearn.engine.losses import StepLoss
 from snnlearn.engine.yardsticks import Problem
+from snnlearn.nn.clocked_trace import ClockedTrace
 from snnlearn.nn.state import stateful_modules
 from snnlearn.rules.axes import LearningRule
 
@@ -21,13 +22,15 @@ def kept_bytes(
     *,
     per_step_target: bool = False,
     update: str | int = "sequence",
+    chunk: int = 1,
 ) -> int:
     """Return the most bytes that learning one batch by `rule` keeps at a time.
 
     Counted are the states of neurons, the traces, and every tensor that autograd has saved for a backward still to come
     (a step of the input among them, once it has gone by), each storage once. Parameters, their gradients, the
     optimizer's moments and a batch that waits to be read are not: no rule changes those. `batch`, `loss` and
-    `per_step_target` as for `fidelity`, `update` as for `OnlineLearner`. All happens on a copy: `net` and torch's
+    `per_step_target` as for `fidelity`, `update` and `chunk` as for `OnlineLearner`: what the traces keep of a chunk
+    until its backward counts too. All happens on a copy: `net` and torch's
     random state stay as they were. Raises NonFiniteError as `OnlineLearner.learn` does, RuleChoiceError where the
     network refuses the rule.
 
@@ -41,7 +44,7 @@ def kept_bytes(
     problem = Problem(net, batch, loss, per_step_target, None)
     with problem.drawing(), torch.enable_grad():
         optimizer = torch.optim.SGD(problem.net.parameters(), lr=0.0)
-        learner = OnlineLearner(problem.net, rule, problem.loss, optimizer, update=update)
+        learner = OnlineLearner(problem.net, rule, problem.loss, optimizer, update=update, chunk=chunk)
         ledger = _Ledger(problem.net)
         handle = problem.net.register_forward_hook(lambda *_: ledger.look())
         try:
@@ -109,13 +112,28 @@ class _Ledger:
         """Compare what is held now with the peak."""
         carried = {}
         for module in self._stateful:
-            for value in module.stash().values():
-                for tensor in value if isinstance(value, tuple) else (value,):
-                    if isinstance(tensor, Tensor):
-                        carried[_address(tensor)] = _size(tensor)
+            for tensor in _tensors_of((*module.watched().values(), *_of_chunk(module))):
+                carried[_address(tensor)] = _size(tensor)
         known = self._parameters | self._holders.keys()
         extra = sum(size for address, size in carried.items() if address not in known)
         self.peak = max(self.peak, self._saved + extra)
+
+
+def _of_chunk(module: nn.Module) -> tuple[Any, ...]:
+    """Return what a trace keeps of a chunk beside its state: not taken out by `stash`, which would take it in."""
+    attributes = vars(module)
+    if not isinstance(module, ClockedTrace) or attributes.get("kept") is None:
+        return ()
+    return (attributes["kept"],)
+
+
+def _tensors_of(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in tuples of tuples."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _tensors_of(part)
 
 
 def _address(tensor: Tensor) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.engine.arguments import check_loss, check_optimizer
-from snnlearn.engine.auto_chunk import chosen_on_first_batch
+from snnlearn.engine.auto_chunk import chosen_on_batch
 from snnlearn.engine.checks import (
     add_signal_parameters,
     check_graph,
@@ -25,6 +25,7 @@ from snnlearn.engine.checks import (
 from snnlearn.engine.chunked import (
     Piece,
     check_chunk,
+    covered,
     pieces_of,
     refuse_other_than_tensors,
     refuse_unfoldable,
@@ -89,9 +90,10 @@ class OnlineLearner:
         check_loss(loss)
         check_optimizer(net, optimizer)
         self.net, self.rule, self.loss, self.optimizer = net, rule, loss, optimizer
-        self.update, self.clip_norm, self._chooses_chunk = update, clip_norm, chunk == "auto"
-        self.chunk = 1 if self._chooses_chunk else check_chunk(chunk, update, rule)
-        self.report = rule.attach(net)
+        self.update, self.clip_norm = update, clip_norm
+        self.is_auto = self.chooses_chunk = chunk == "auto"
+        self.chunk = 1 if self.chooses_chunk else check_chunk(chunk, update, rule)
+        self.report = rule.attach(net, chunk)
         self._frozen = frozen_norms(net)
         add_signal_parameters(net, optimizer)
         self._pending = 0
@@ -117,18 +119,17 @@ class OnlineLearner:
         `per_step_target` one target per step, None for a step that teaches nothing, as does one whose labels are all
         `MISSING_LABEL` (-100). State starts afresh unless `keep_state`, which continues a longer sequence (under BPTT
         the gradient is cut at the seam). `restarts` [T, B] is true where a row begins another sequence before a step,
-        as where sequences are packed. An empty batch
-        changes nothing. Raises NonFiniteError, with state reset and no weight changed by the update it stops, when
-        an input, loss, state or gradient is not finite.
+        as where sequences are packed. An empty batch changes nothing. Raises NonFiniteError, with state reset and no
+        weight changed by the update it stops, when an input, loss, state or gradient is not finite.
         """
         require_gradients("learn")
         check_sequence(x, per_step_target)
         for message in thawed_norms(self.net, self._frozen):
             self._warn_once(message)
-        if self._chooses_chunk:
+        if self.chooses_chunk:
             with self._failing_clean():
-                length, x, y = chosen_on_first_batch(self, x, y, per_step_target)
-            self.chunk, self._chooses_chunk = length or 1, length is None
+                self.chunk, self.chooses_chunk, x, y = chosen_on_batch(self, x, y, per_step_target)
+        x = covered(self.net, x, self.chunk)
         if not keep_state:
             self._run = None
             reset(self.net)
@@ -165,9 +166,7 @@ class OnlineLearner:
         """Run a piece forward, and backward from the losses of those of its steps that learn; return their sum."""
         loss: Tensor | None = None
         teaching: Tensor | None = None
-        learning = [next(chosen) for _ in range(piece.steps)]
-        for hub in self._hubs:
-            hub.learning = [False] * piece.steps
+        learning, learned = [next(chosen) for _ in range(piece.steps)], [False] * piece.steps
         for t, (output, target, loss_t) in enumerate(self._steps_of_piece(piece, run)):
             meter.batch_size = piece.x.shape[0] // piece.steps
             meter.add(output, target, loss_t)
@@ -178,10 +177,11 @@ class OnlineLearner:
             if learning[t]:
                 self._learned = True
                 teaching = loss_t if teaching is None else teaching + loss_t
-                for hub in self._hubs:
-                    hub.learning[t] = True
+                learned[t] = True
         if teaching is not None and self._window is None:
             check_graph(teaching)
+            for hub in self._hubs:
+                hub.learning = learned
             with self._gathering:
                 teaching.backward()
         return loss

@@ -14,7 +14,7 @@ from snnlearn.rules.legality import RuleChoiceError
 def chosen_steps(rule: LearningRule, x: Any) -> Iterator[bool]:
     """Yield, step by step, whether the rule learns at this one; x the sequence [T, B, ...], None for a stream.
 
-    Drawn from torch's global generator. Raises RuleChoiceError where the
+    Drawn from torch's global generator, or one that it seeds. Raises RuleChoiceError where the
     rule has to know the number of steps and x does not tell.
 
     >>> from snnlearn.rules import LearningRule
@@ -39,8 +39,10 @@ def chosen_steps(rule: LearningRule, x: Any) -> Iterator[bool]:
 
 
 def _poisson(probability: float) -> Iterator[bool]:
+    """Draw from a generator of its own, seeded before the first step, so that chunks draw what single steps do."""
+    generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
     while True:
-        yield bool(torch.rand(()) < probability)
+        yield bool(torch.rand((), generator=generator) < probability)
 
 
 __all__ = ["chosen_steps"]

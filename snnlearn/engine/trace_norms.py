@@ -9,6 +9,7 @@ from snnlearn.nn.block import ETBlock
 from snnlearn.nn.clocked_trace import StaleTraceError
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
+from snnlearn.nn.within_chunk import WithinChunkTrace
 
 
 class TraceNorms(Mapping):  # type: ignore[type-arg]  # a run-time check of a subscripted one would read a norm
@@ -26,6 +27,7 @@ class TraceNorms(Mapping):  # type: ignore[type-arg]  # a run-time check of a su
             name or "block": (module.connection.trace, module.connection.trace.tick)
             for name, module in net.named_modules()
             if isinstance(module, ETBlock) and module.connection.trace is not None
+            if not isinstance(module.connection.trace, WithinChunkTrace)
         }
         self._names = tuple(self._traces)
         self._found: dict[str, float] | None = None

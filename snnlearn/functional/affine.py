@@ -6,27 +6,37 @@ stands a neuron with a constant leak, so with d = dL/dy
     dL/dgain = sum d e      e the trace of z      dL/dbias = sum d c      c the trace of a constant one
     dL/dz = gain * d
 
+and in a chunk of steps, time folded into the batch, the traces are never formed (`snnlearn.functional.chunk`): d is
+scanned backwards to what meets z, and to what meets the traces that entered, so that there are more products,
+
 with the sums over samples and over the places that share a gain. z depends on neither, so both are exact whether the
 statistics of the normalisation are frozen or those of the step.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from snnlearn.functional.eligibility import TraceSource, refuse_second_order
+from snnlearn.functional.eligibility import BiasTrace, TraceSource, refuse_second_order
+
+Met = Callable[[int, Tensor], Iterable[tuple[Tensor, Tensor, BiasTrace]]]
+"""Gives, for a tick and d, what is summed: a share of d, the trace of z that it meets, and the trace of one."""
 
 
 class AffineEligibility(torch.autograd.Function):
     """y = gain * z + bias with the gradients of the trace; see the module's equations."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, gain: Tensor, bias: Tensor | None, source: TraceSource) -> Tensor:
+    def forward(
+        ctx: Any, z: Tensor, gain: Tensor, bias: Tensor | None, source: TraceSource, met: "Met | None"
+    ) -> Tensor:
         """Return the affine value in z's dtype; keep the gain and the tick to find the trace at, but not z."""
         ctx.save_for_backward(gain)
-        ctx.source, ctx.tick, ctx.bias = source, source.expect(), None if bias is None else (bias.dtype, bias.shape)
+        ctx.met = met or (lambda tick, d: [(d, *source.read(tick))])
+        ctx.tick, ctx.bias = source.expect(), None if bias is None else (bias.dtype, bias.shape)
         scaled = gain * z
         return (scaled if bias is None else scaled + bias).to(z.dtype)
 
@@ -38,15 +48,16 @@ class AffineEligibility(torch.autograd.Function):
         need_z, need_gain, need_bias = ctx.needs_input_grad[:3]
         grad_z = (gain * d).to(d.dtype) if need_z else None
         grad_gain = grad_bias = None
-        if need_gain or need_bias:
-            trace, one = ctx.source.read(ctx.tick)
+        for d_met, trace, one in ctx.met(ctx.tick, d) if need_gain or need_bias else ():
             if need_gain:
-                grad_gain = (trace * d).sum_to_size(gain.shape).to(gain.dtype)
+                share = (trace * d_met).sum_to_size(gain.shape).to(gain.dtype)
+                grad_gain = share if grad_gain is None else grad_gain + share
             if need_bias:
                 dtype, shape = ctx.bias
                 aligned = one.reshape(-1, *(1,) * (d.dim() - 1)) if isinstance(one, Tensor) else one
-                grad_bias = (d if aligned is None else d * aligned).sum_to_size(shape).to(dtype)
-        return grad_z, grad_gain, grad_bias, None
+                share = (d_met if aligned is None else d_met * aligned).sum_to_size(shape).to(dtype)
+                grad_bias = share if grad_bias is None else grad_bias + share
+        return grad_z, grad_gain, grad_bias, None, None
 
 
 def et_affine(
@@ -54,10 +65,12 @@ def et_affine(
     source: TraceSource,
     gain: Float[Tensor, "..."],
     bias: Float[Tensor, "..."] | None = None,
+    met: Met | None = None,
 ) -> Float[Tensor, "batch *units"]:
     """Return gain * z + bias whose gradients for gain and bias are read from the trace of z in `source`.
 
-    `z` [B, *units] the normalised value; `gain` and `bias` in a shape that broadcasts over z, such as [C, 1, 1].
+    `z` [B, *units] the normalised value; `gain` and `bias` in a shape that broadcasts over z, such as [C, 1, 1]; `met`
+    for a chunk of steps, whose gradient is a sum of several products, None for the one with the trace in `source`.
     Differentiable once.
 
     >>> from snnlearn.functional import FixedTrace
@@ -66,7 +79,7 @@ def et_affine(
     >>> gain.grad
     tensor([3., 3.])
     """
-    return AffineEligibility.apply(z, gain, bias, source)  # type: ignore[no-any-return]
+    return AffineEligibility.apply(z, gain, bias, source, met)  # type: ignore[no-any-return]
 
 
-__all__ = ["AffineEligibility", "et_affine"]
+__all__ = ["AffineEligibility", "Met", "et_affine"]

@@ -191,6 +191,26 @@ def forward_derivative(
     return tuple(result[1])
 
 
+def leak_jacobian(leak: LeakTransition, gate: Float[Tensor, "*units"]) -> Jacobian:
+    """Return the Jacobian of a unit whose hidden values are the trace of its input: constant, read by ds/dy.
+
+    `gate` ds/dy [*units]: the eligibility of such a unit is ds/dy times the trace of the input.
+
+    >>> leak_jacobian(LeakTransition(((0.5,),), (1.0,), (1.0,)), torch.ones(1)).spike_state
+    tensor([[0.5000]])
+    """
+    hidden = len(leak.drive)
+    constant = torch.tensor(leak.transition, dtype=gate.dtype, device=gate.device)
+    drive, readout = gate.new_tensor(leak.drive), gate.new_tensor(leak.readout)
+    places = (1,) * gate.dim()
+    return Jacobian(
+        constant.reshape(hidden, hidden, *places).expand(hidden, hidden, *gate.shape),
+        drive.reshape(hidden, *places).expand(hidden, *gate.shape),
+        (readout @ constant).reshape(hidden, *places) * gate,
+        float(readout @ drive) * gate,
+    )
+
+
 __all__ = [
     "RESETS",
     "ConstantDerivatives",
@@ -204,6 +224,7 @@ __all__ = [
     "check_reset",
     "forward_derivative",
     "jacobian_of",
+    "leak_jacobian",
     "per_unit",
     "reset_membrane",
     "reset_partials",

@@ -3,6 +3,7 @@
 from snnlearn.nn.alif import ALIF
 from snnlearn.nn.attention import SpikingSelfAttention
 from snnlearn.nn.block import ETBlock, Readout
+from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.connection import Connection, ETLinear
 from snnlearn.nn.constant import LearnableConstant
 from snnlearn.nn.convolution import (
@@ -36,6 +37,7 @@ __all__ = [
     "IF",
     "LI",
     "LIF",
+    "Chunk",
     "Connection",
     "ConvConnection",
     "CubaLIF",

@@ -38,8 +38,9 @@ class Chunk(NamedTuple):
         """Return values [K B, ...] as [K, B, ...]; raise StateShapeError where K does not divide their number."""
         if values.shape[0] % self.steps:
             raise StateShapeError(
-                f"a chunk of {self.steps} steps met {list(values.shape)}: its first dimension is steps times batch; a "
-                f"layer before has changed the batch, which a chunk cannot follow: write chunk=1"
+                f"a chunk of {self.steps} steps met {list(values.shape)}: its first dimension is steps times batch; "
+                f"fold as many steps as Chunk(K) says, x[t:t + K].flatten(0, 1); or a layer before has changed the "
+                f"batch, which a chunk cannot follow: write chunk=1"
             )
         unfolded: Tensor = values.unflatten(0, (self.steps, -1))
         return unfolded
@@ -57,6 +58,10 @@ def in_chunk(net: nn.Module, chunk: Chunk | None) -> Iterator[None]:
     ...     pass
     """
     told = [vars(module) for module in net.modules() if "chunk" in vars(module)]
+    hubs = {id(hub): vars(hub) for module in net.modules() if (hub := vars(module).get("hub")) is not None}
+    for attributes in hubs.values():
+        attributes.update(targets=[], learning=[])
+    told += hubs.values()
     for attributes in told:
         attributes["chunk"] = chunk
     try:

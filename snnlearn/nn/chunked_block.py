@@ -7,7 +7,7 @@ connection is done for the whole chunk too; only its own spikes come back step b
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snnlearn.functional.chunked_step import ChunkedStep, ChunkRun, ChunkSteps
@@ -20,9 +20,11 @@ from snnlearn.nn.chunk import Chunk, NeuronScan, scan_cut, scan_neuron, step_of_
 from snnlearn.nn.connection import Connection
 from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
+from snnlearn.nn.norm_trace import NormTrace
 from snnlearn.nn.normed_step import advance_behind, affine_parameters, norm_of_step
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.sparse_entry import enter_spikes
+from snnlearn.nn.state import zero_rows
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
@@ -37,6 +39,8 @@ def run_chunk(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
         if trace is not None:
             trace.skip()
         return _without_trace(block, x, chunk)
+    if isinstance(trace, TraceBuffer) and not (block.norm is None or isinstance(block.norm, nn.Identity)):
+        return _norm_apart(block, trace, x, chunk)
     if isinstance(trace, RatioTrace):
         trace.take_membrane(getattr(x, "membrane", None))
     block.neuron.refuse_replicas()
@@ -67,6 +71,58 @@ def run_chunk(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
     return output
 
 
+def _norm_apart(block: "ETBlock", trace: TraceBuffer, x: Tensor, chunk: Chunk) -> Tensor:
+    """Return the output of a block whose norm stands between two nodes, as in a single step: product and neuron."""
+    connection, norm = block.connection, block.norm
+    assert norm is not None
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None) -> ChunkRun:
+        if isinstance(connection, ETRecurrent):
+            y, before = _fed_back(block, x, weight, bias, chunk)
+            x = torch.cat([x, before], dim=-1)
+        else:
+            y = _map_for(connection, x).value(x, weight, bias)
+        gate = y.new_ones(()).expand(y.shape)  # the product is its own output
+        return ChunkRun(ChunkSteps(y, gate, None, (), chunk.steps, chunk.restarts), x)
+
+    y: Tensor = ChunkedStep.apply(
+        x if isinstance(connection, ETRecurrent) else connection.traced_input(x),
+        connection.effective_weight(),
+        connection.bias,
+        _map_for(connection, x),
+        trace,
+        run,
+        block._tell,
+        None,
+    )
+    output: Tensor = block.neuron(block._normalised(norm, y))
+    if isinstance(connection, ETRecurrent):
+        connection.spikes = chunk.unfolded(output.detach())[-1]
+    return output
+
+
+def _fed_back(block: "ETBlock", x: Tensor, weight: Tensor, bias: Tensor | None, chunk: Chunk) -> tuple[Tensor, Tensor]:
+    """Return y [K B, O] of a recurrent block with a norm, its own spikes in it, and these, of the step before each.
+
+    They come back in front of the norm, so the steps are run once to know them; the neuron's state stays where it was.
+    """
+    connection, neuron = block.connection, block.neuron
+    assert isinstance(connection, ETRecurrent)
+    inner = connection.in_features
+    y = chunk.unfolded(F.linear(x, weight[:, :inner], bias))
+    spikes, kept, before = connection.spikes_for(chunk.unfolded(x)[0]), neuron.stash(), []
+    for t in range(chunk.steps):
+        rows = chunk.rows_at(t)
+        if rows is not None:
+            neuron.reset(rows)
+            spikes = zero_rows(spikes, rows)
+        before.append(spikes)
+        y[t] += F.linear(spikes, weight[:, inner:])
+        spikes = neuron._advance(y[t] if block.norm is None else block.norm(y[t])).detach()
+    neuron.restore(kept)
+    return y.flatten(0, 1), torch.cat(before).to(x.dtype)
+
+
 def _steps(
     block: "ETBlock",
     trace: TraceBuffer | StepTrace,
@@ -76,9 +132,11 @@ def _steps(
     chunk: Chunk,
 ) -> tuple[ChunkSteps, Tensor]:
     """Run connection and neuron through the chunk, outside autograd; return the steps and what entered the weights."""
-    connection, neuron = block.connection, block.neuron
-    recurrent_weight = spikes = None
-    if isinstance(connection, ETRecurrent):
+    connection, neuron, norm = block.connection, block.neuron, norm_of_step(block.norm)
+    recurrent_weight = spikes = before = None
+    if isinstance(connection, ETRecurrent) and norm is not None:
+        y, before = _fed_back(block, x, weight, bias, chunk)
+    elif isinstance(connection, ETRecurrent):
         inner = connection.in_features
         y = F.linear(x, weight[:, :inner], bias)
         recurrent_weight, spikes = weight[:, inner:], connection.spikes_for(chunk.unfolded(x)[0])
@@ -97,7 +155,6 @@ def _steps(
         scans.append(scan_neuron(neuron, folded, chunk, recurrent_weight, spikes, block.shows_membrane))
         return step_of_scan(neuron, scans[-1])
 
-    norm = norm_of_step(block.norm)
     step = advance(y) if norm is None else advance_behind(norm, advance, y)
     assert step.ties is None, "a chunk meets frozen statistics alone"
     (scan,) = scans
@@ -106,9 +163,11 @@ def _steps(
     steps = ChunkSteps(step.spike, step.spike_input, jacobian, parameters, chunk.steps, chunk.restarts, membrane)
     if not isinstance(connection, ETRecurrent):
         return steps, x
-    assert scan.before is not None
     connection.spikes = scan.spikes[-1]
-    return steps, torch.cat([x, scan.before.flatten(0, 1).to(x.dtype)], dim=-1)
+    if before is None:
+        assert scan.before is not None
+        before = scan.before.flatten(0, 1).to(x.dtype)
+    return steps, torch.cat([x, before], dim=-1)
 
 
 def _map_for(connection: Connection, x: Tensor) -> WeightedMap:
@@ -126,12 +185,14 @@ def _without_trace(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
     if isinstance(connection, ETRecurrent):
         return _recurrent_without_trace(block, connection, x, chunk)
     y = connection(x)
-    output: Tensor = neuron(y if block.norm is None else block.norm(y))
+    output: Tensor = neuron(y if block.norm is None else block._normalised(block.norm, y))
     return output
 
 
 def _recurrent_without_trace(block: "ETBlock", connection: ETRecurrent, x: Tensor, chunk: Chunk) -> Tensor:
-    neuron = block.neuron
+    neuron, norm_trace = block.neuron, block._modules.get("norm_trace")
+    if isinstance(norm_trace, NormTrace):
+        norm_trace.skip()
     spikes = []
     for t, x_t in enumerate(chunk.unfolded(x).unbind()):
         rows = chunk.rows_at(t)

@@ -31,7 +31,10 @@ REPORT_NOTE = (
 
 
 class Refusal(torch.autograd.Function):
-    """Zero, in place of a loss that cannot be made: its backward raises SignalError with the reason."""
+    """Zero, in place of a loss that cannot be made: its backward raises SignalError with the reason.
+
+    The backward of a step that does not learn, whose gradient is zero, does not.
+    """
 
     @staticmethod
     def forward(ctx: Any, spikes: Tensor, reason: str) -> Tensor:
@@ -40,9 +43,11 @@ class Refusal(torch.autograd.Function):
         return torch.zeros((), dtype=spikes.dtype, device=spikes.device)
 
     @staticmethod
-    def backward(ctx: Any, _gradient: Tensor) -> tuple[None, None]:
-        """Raise SignalError."""
-        raise SignalError(ctx.reason)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        """Raise SignalError, unless the step does not learn."""
+        if bool(gradient.any()):
+            raise SignalError(ctx.reason)
+        return None, None
 
 
 def label_projection(units: int, outputs: int, seed: int) -> Tensor:
@@ -72,7 +77,7 @@ class ContrastiveSignal(Signal):
 
     reads = ("target",)
     plain: tuple[str, ...] = (*Signal.plain, "block", "below", "joined_at")
-    folds = False
+    has_loss = True
     transient: tuple[str, ...] = ("trace", "target_trace", "label_trace", "target_spikes", "state")
     projection: Tensor
 

@@ -13,15 +13,16 @@ class TimeConstantDropout(Stateful):
     """Zero each element with probability p for the whole sequence; scale the others by 1/(1 - p).
 
     One mask per sample, element and sequence, drawn at the first training step and dropped by `reset`; the
-    identity in eval(). A mask redrawn every step would make a trace mix masks. Input [B, ...]. Raises ValueError
-    for p outside [0, 1], StateShapeError when the input changes shape in mid-sequence. Gal and Ghahramani
-    2016, doi:10.48550/arXiv.1512.05287.
+    identity in eval(). Rows that start afresh draw from a generator of the module's own, seeded at that first step, so
+    that a chunk of steps draws the numbers of single ones. A mask redrawn every step would make a trace mix masks.
+    Input [B, ...]. Raises ValueError for p outside [0, 1], StateShapeError when the input changes shape in
+    mid-sequence. Gal and Ghahramani 2016, doi:10.48550/arXiv.1512.05287.
 
     >>> TimeConstantDropout(1.0)(torch.ones(1, 3))
     tensor([[0., 0., 0.]])
     """
 
-    transient = ("mask", "redraw")
+    transient = ("mask", "redraw", "seed", "redrawn")
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
@@ -30,6 +31,8 @@ class TimeConstantDropout(Stateful):
         self.p = p
         self.mask: Tensor | None = None
         self.redraw: Tensor | None = None
+        self.seed: int | None = None
+        self.redrawn: int | None = None
         self.chunk: Chunk | None = None
 
     def extra_repr(self) -> str:
@@ -61,7 +64,8 @@ class TimeConstantDropout(Stateful):
 
     def _masked(self, x: Tensor) -> Tensor:
         if self.mask is None:
-            self.mask = self._draw(x)
+            self.mask = self._draw(x, None)
+            self.seed, self.redrawn = int(torch.randint(2**62, ())), 0
         elif self.mask.shape != x.shape or self.mask.device != x.device:
             raise StateShapeError(
                 f"TimeConstantDropout: the input has shape {list(x.shape)} on {x.device}, this sequence's mask "
@@ -69,13 +73,15 @@ class TimeConstantDropout(Stateful):
             )
         if self.redraw is not None:
             rows = self.redraw.to(x.device).reshape(-1, *(1,) * (x.dim() - 1))
-            self.mask, self.redraw = torch.where(rows, self._draw(x), self.mask), None
+            self.redrawn = (self.redrawn or 0) + 1
+            own = torch.Generator(x.device).manual_seed(((self.seed or 0) + self.redrawn) % 2**63)
+            self.mask, self.redraw = torch.where(rows, self._draw(x, own), self.mask), None
         return x * self.mask
 
     def reset(self, rows: Tensor | None = None) -> None:
         """Draw a new mask at the next step, for all rows or for those where `rows` [B] is true."""
         if rows is None:
-            self.mask = self.redraw = None
+            self.mask = self.redraw = self.seed = self.redrawn = None
         elif self.mask is not None:
             if rows.shape != self.mask.shape[:1]:
                 raise StateShapeError(
@@ -84,9 +90,9 @@ class TimeConstantDropout(Stateful):
                 )
             self.redraw = rows if self.redraw is None else self.redraw | rows
 
-    def _draw(self, x: Tensor) -> Tensor:
+    def _draw(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         kept = torch.full_like(x, 1.0 - self.p, memory_format=torch.contiguous_format, requires_grad=False)
-        return torch.bernoulli(kept).div_(max(1.0 - self.p, torch.finfo(x.dtype).tiny))
+        return torch.bernoulli(kept, generator=generator).div_(max(1.0 - self.p, torch.finfo(x.dtype).tiny))
 
 
 __all__ = ["TimeConstantDropout"]

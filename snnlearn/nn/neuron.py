@@ -179,7 +179,7 @@ class Neuron(Stateful):
             raise StateShapeError(
                 f"{type(self).__name__}: the input has shape {list(y.shape)} on {y.device}, the state carried from "
                 f"the step before {list(first.shape)} on {first.device}: within a sequence both stay the same. "
-                f"Call reset(net) where a new sequence begins"
+                f"Call reset(net) where a new sequence begins; several steps at once go inside in_chunk(net, Chunk(K))"
             )
         return self.state
 

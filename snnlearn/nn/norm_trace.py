@@ -1,12 +1,21 @@
 """The trace of a normalisation's gain and bias inside a block; equations in `snnlearn.functional.affine`."""
 
 import copy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from snnlearn.functional.affine import et_affine
+from snnlearn.functional.chunk import scan_leak
+from snnlearn.functional.chunked_step import ChunkSteps
+from snnlearn.functional.dynamics import LeakTransition
+from snnlearn.functional.eligibility import BiasTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
+
+if TYPE_CHECKING:
+    from snnlearn.nn.chunk import Chunk
 
 PER_CHANNEL = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm)
 """Normalisations with one gain per channel, dimension 1."""
@@ -28,9 +37,14 @@ class NormTrace(TraceBuffer):
     tensor([1.5000, 1.5000])
     """
 
+    def __init__(self, leak: LeakTransition, name: str = "this block") -> None:
+        super().__init__(leak, name)
+        self.chunk: Chunk | None = None
+
     def through(self, norm: nn.Module, y: Tensor) -> Tensor:
         """Return norm(y) for y [B, ...], with gain and bias gradients of the trace, and take this step into it.
 
+        In a chunk y is [K B, ...], and its steps are taken in at once: each row is normalised by itself.
         Running statistics are updated once, as by `norm` itself, and those of the step or frozen ones are used as its
         train() and eval() say.
         """
@@ -46,12 +60,26 @@ class NormTrace(TraceBuffer):
         places = (1,) * (y.dim() - 2) if isinstance(norm, PER_CHANNEL) else ()
         gain, bias = norm.get_parameter("weight"), norm._parameters.get("bias")
         placed = None if bias is None else bias.view(*bias.shape, *places)
-        output = et_affine(z, self, gain.view(*gain.shape, *places), placed)
-        if self.training:
+        met = None if self.chunk is None else self._met_in_chunk
+        output = et_affine(z, self, gain.view(*gain.shape, *places), placed, met)
+        if not self.training:
+            self.skip()
+        elif self.chunk is None:
             self.advance_(z.detach())
         else:
-            self.skip()
+            gate, (steps, restarts) = z.new_ones(()).expand(z.shape), self.chunk
+            self.advance_chunk_(z.detach(), ChunkSteps(z.detach(), gate, None, (), steps, restarts))
         return output
+
+    def _met_in_chunk(self, tick: int, d: Tensor) -> Iterator[tuple[Tensor, Tensor, BiasTrace]]:
+        """Yield what is summed to the gradients of a chunk: with z of its steps, then with the traces before it."""
+        self.check(tick)
+        assert self.kept is not None
+        z, steps, before, before_one = self.kept
+        received, entering = scan_leak(steps.unfolded(d), self.leak, steps.restarts)
+        yield received.flatten(0, 1), z, None
+        if before is not None and before_one is not None:
+            yield from zip(entering, before, before_one, strict=True)
 
 
 def has_traceable_affine(norm: nn.Module | None) -> bool:

@@ -28,7 +28,8 @@ class SignalHub:
     """Where the blocks of one network offer their spikes, and where target and reward are shown.
 
     `begin` and `join` are hooks around the network's forward: `join` returns the output with every offered spike joined
-    to it.
+    to it. In a chunk of K steps `target` is [K B, ...] like everything else, unless `targets` has one for each step;
+    `learning` says which steps learn, empty for all.
 
     >>> SignalHub().target is None
     True
@@ -68,10 +69,32 @@ class SignalHub:
                 f"[B, C]; return a tensor [B, C], or attach a rule with signal='spatial'"
             )
         self.joins += 1
-        signals, joined = [signal for signal, _ in offered], [signal.joined(spike) for signal, spike in offered]
+        signals, joined = [signal for signal, _ in offered], self._joined(offered)
         seen = self._seen(signals, [spike.detach() for _, spike in offered], output.detach())
         parameters = [parameter for signal in signals for parameter in signal.parameters()]
         return Join.apply(self, signals, seen, output, *joined, *parameters)
+
+    def _joined(self, offered: "list[tuple[Signal, Tensor]]") -> list[Tensor]:
+        """Return what each signal joins to the output; a loss of its own in a chunk is one number for each step [K]."""
+        if self.chunk is None:
+            return [signal.joined(spike) for signal, spike in offered]
+        own = [(signal, self.chunk.unfolded(spike).unbind()) for signal, spike in offered if signal.has_loss]
+        losses: dict[int, list[Tensor]] = {id(signal): [] for signal, _ in own}
+        kept = self.target
+        for t in range(self.chunk.steps if own else 0):
+            rows, self.target = self.chunk.rows_at(t), self.target_at(t, self.chunk.steps)
+            for signal, spikes in own:
+                if rows is not None:
+                    signal.reset(rows)
+                losses[id(signal)].append(signal.joined(spikes[t]))
+            self.target = kept
+        return [torch.stack(losses[id(signal)]) if signal.has_loss else spike for signal, spike in offered]
+
+    def target_at(self, t: int, steps: int) -> Tensor | None:
+        """Return the target of step t of a chunk of `steps` K: from `targets`, or the rows of one that was shown."""
+        if self.targets:
+            return self.targets[t]
+        return None if self.target is None else Chunk(steps).unfolded(self.target)[t]
 
     def _seen(self, signals: "list[Signal]", spikes: list[Tensor], output: Tensor) -> list[Tensor]:
         """Return what each signal observes in its spikes, having seen the output; in a chunk step by step."""
@@ -85,7 +108,8 @@ class SignalHub:
         for t in range(self.chunk.steps):
             rows = self.chunk.rows_at(t)
             for signal in signals if rows is not None else ():
-                signal.reset(rows)
+                if not signal.has_loss:
+                    signal.reset(rows)
             by_step.append([signal.observe(spike[t]) for signal, spike in zip(signals, steps, strict=True)])
             for signal in signals:
                 signal.see_output(outputs[t])
@@ -100,19 +124,22 @@ class SignalHub:
         """
         if steps is None:
             return signal.respond(error, seen, self)
+        learning = self.learning or [True] * steps
+        if signal.has_loss:
+            return seen.new_tensor(learning), (None,) * len(list(signal.parameters()))
         answers: list[Tensor] = []
         sums: list[Tensor | None] = [None for _ in signal.parameters()]
         pieces = zip(error.unflatten(0, (steps, -1)), seen.unflatten(0, (steps, -1)), strict=True)
         kept = self.target
         for t, (error_t, seen_t) in enumerate(pieces):
-            if not self.learning[t]:
+            if not learning[t]:
                 answers.append(torch.zeros_like(seen_t, dtype=error.dtype))
                 continue
-            self.target = self.targets[t]
+            self.target = self.target_at(t, steps)
             answer, gradients = signal.respond_at(t, error_t, seen_t, self)
             answers.append(answer.to(error.dtype))
             sums = [g if total is None or g is None else total + g for total, g in zip(sums, gradients, strict=True)]
-        self.target = kept
+            self.target = kept
         return torch.cat(answers), tuple(sums)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -165,8 +192,8 @@ class Signal(Stateful):
     """
 
     plain: tuple[str, ...] = ("hub",)
-    folds = True
-    """Whether the signal can be made for a chunk of steps."""
+    has_loss = False
+    """Whether it joins a loss of its own, with a graph of the step, which a chunk makes step by step."""
     reads: tuple[str, ...] = ("target", "reward")
     """What the signal may be made from besides the output's error: a subclass that needs less says so."""
 

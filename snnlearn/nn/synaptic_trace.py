@@ -9,7 +9,7 @@ from torch import Tensor
 from snnlearn.functional.chunk import Parts, Restarts, fold_chunk, roll_leak_trace, scan_chunk, scan_leak
 from snnlearn.functional.chunk_roll import empty_eligibility, read_norm, read_weights, roll_eligibility, roll_weights
 from snnlearn.functional.chunked_step import ChunkSteps
-from snnlearn.functional.dynamics import Jacobian, LeakTransition
+from snnlearn.functional.dynamics import Jacobian, LeakTransition, leak_jacobian
 from snnlearn.functional.sparse_eligibility import (
     fold_sparse_chunk,
     laid_by_input,
@@ -305,17 +305,7 @@ class FilteredTrace(SynapticTrace):
 
     def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
         """Return the Jacobian of a unit whose hidden values are the trace of its inputs: constant, read by ds/dy."""
-        gate, leak = steps.unfolded(steps.spike_input), self.leak
-        hidden = len(leak.drive)
-        constant = torch.tensor(leak.transition, dtype=gate.dtype, device=gate.device)
-        drive, readout = gate.new_tensor(leak.drive), gate.new_tensor(leak.readout)
-        places = (1,) * gate.dim()
-        return Jacobian(
-            constant.reshape(hidden, hidden, *places).expand(hidden, hidden, *gate.shape),
-            drive.reshape(hidden, *places).expand(hidden, *gate.shape),
-            (readout @ constant).reshape(hidden, *places) * gate,
-            float(readout @ drive) * gate,
-        )
+        return leak_jacobian(self.leak, steps.unfolded(steps.spike_input))
 
     def parts(self) -> list[Tensor] | None:
         """Return the trace of the inputs, the same for all units [B, ..., 1, I], and the values of the filter."""

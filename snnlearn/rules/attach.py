@@ -31,13 +31,15 @@ from snnlearn.rules.wiring import (
 )
 
 
-def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
+def attach(net: nn.Module, rule: LearningRule, chunk: int | str = 1) -> AttachReport:
     """Make `net` learn by `rule` and return a report with one row per parameter.
 
     Every `ETBlock` gets the trace and the signal of the rule, every `Neuron` its graph cut between steps (or kept, for
     BPTT), and running state is dropped. Attach again to change the rule; attach to a part of a network to mix rules
     (signals other than spatial are made at the output of what they are attached to, so they take the whole network).
-    Raises RuleChoiceError when the rule needs what `net` does not have.
+    `chunk` how many steps are run at once (`snnlearn.in_chunk`), or "auto": only a rule per synapse asks, and
+    only of a convolution, whose trace reaches no further than a chunk. Raises RuleChoiceError when the rule needs what
+    `net` does not have.
 
     >>> from snnlearn.nn import ETBlock, ETLinear, LIF
     >>> from snnlearn.rules import OTTT
@@ -57,7 +59,7 @@ def attach(net: nn.Module, rule: LearningRule) -> AttachReport:
     hub = SignalHub()
     traces = [trace_for(place, places, rule) for place in places]
     for place, trace in zip(places, traces, strict=True):
-        _refuse_unfit(place, rule, isinstance(trace, StepTrace))
+        _refuse_unfit(place, rule, isinstance(trace, StepTrace), chunk)
     signals = _signals(net, places, rule, hub)
     for module in net.modules():
         if isinstance(module, Neuron):
@@ -115,7 +117,7 @@ def _set_feedback(net: nn.Module, places: Sequence[Place], rule: LearningRule) -
         module.feedback = None if weight is None else feedback_for(weight, rule, SEEDS_PER_RULE // 2 + number)
 
 
-def _refuse_unfit(place: Place, rule: LearningRule, is_step_trace: bool) -> None:
+def _refuse_unfit(place: Place, rule: LearningRule, is_step_trace: bool, chunk: int | str) -> None:
     """Refuse, before anything is changed, a block that the rule's trace cannot serve."""
     block, where = place.block, f"block {place.name!r}" if place.name else "the block"
     if not is_step_trace:
@@ -125,12 +127,14 @@ def _refuse_unfit(place: Place, rule: LearningRule, is_step_trace: bool) -> None
             f"{rule.name} runs a block as one step, and the {type(block.connection).__name__} of {where} has a forward "
             f"of its own that its weighted_map does not tell; write weighted_map for it, or attach OTTT() or SLTT()"
         )
-    if rule.storage == "synaptic" and not is_dense(block):
+    if rule.storage == "synaptic" and not is_dense(block) and chunk == 1 and not rule.truncate_trace:
         kind = type(block.connection).__name__
         raise RuleChoiceError(
             f"{rule.name} keeps one number per synapse, and {where} is an {kind}, whose every weight has as many "
-            f"synapses as there are places: attach OTTT() to that block, attach(net.get_submodule({place.name!r}), "
-            f"OTTT()), and {rule.name} to the linear ones"
+            f"synapses as there are places, so that it is exact only where one chunk is the whole sequence: write "
+            f"OnlineLearner(..., chunk=T) or attach(net, rule, chunk=T) for sequences of T steps, give the rule "
+            f"truncate_trace=True to drop what came before each chunk, or attach OTTT() to that block, "
+            f"attach(net.get_submodule({place.name!r}), OTTT()), and {rule.name} to the linear ones"
         )
     if has_norm(block) and not is_followed(block.norm):
         raise RuleChoiceError(

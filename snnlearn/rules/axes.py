@@ -113,6 +113,8 @@ class LearningRule:
     probability 1 / `learn_steps`).
 
     `window` (steps, with through_time alone) how far autograd goes back before the graph is cut; None: all the way.
+    `truncate_trace` (with storage synaptic alone) lets a convolution, whose trace nobody can keep beyond a chunk, drop
+    what came before each chunk; else one chunk has to be the whole sequence.
     `trace_decay` in place of the neuron's own leak (transition leak, or storage rank_one); `filter_decay` in place of
     the filter's (two numbers for double); `forgetting` of the rank-one output factor; `post` the post-synaptic trace of
     S-TLLR; `head`, `contrast`, `noise` and `rate` as their classes say; `seed` of what is drawn. Raises RuleChoiceError
@@ -143,6 +145,7 @@ class LearningRule:
     rate: RateTarget | None = None
     seed: int = 0
     window: int | None = None
+    truncate_trace: bool = False
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -165,6 +168,7 @@ class LearningRule:
                 has_noise=self.noise is not None,
                 has_rate=self.rate is not None,
                 window=self.window,
+                truncates=self.truncate_trace,
             )
         )
 
@@ -178,15 +182,15 @@ class LearningRule:
         """Whether learning runs forward in time, step by step."""
         return self.transition != "through_time"
 
-    def attach(self, net: nn.Module) -> "AttachReport":
-        """Make `net` learn by this rule and return what that means for each of its parameters.
+    def attach(self, net: nn.Module, chunk: int | str = 1) -> "AttachReport":
+        """Make `net` learn by this rule, in chunks of `chunk` steps, and return what that means for its parameters.
 
         Sets every block's trace and signal and every neuron's graph, drops running state, and may be called again with
         another rule. On a part of a network it attaches to that part alone.
         """
         from snnlearn.rules.attach import attach  # attach imports the axes
 
-        return attach(net, self)
+        return attach(net, self, chunk)
 
 
 def _check_numbers(rule: LearningRule) -> None:
@@ -204,6 +208,7 @@ def _check_numbers(rule: LearningRule) -> None:
     if rule.post is not None:
         for name, value in rule.post._asdict().items():
             check_number(f"post.{name}", value, "0.5")
+    check_flag("truncate_trace", rule.truncate_trace)
     if not is_whole(rule.seed, 0):
         raise RuleChoiceError(f"seed={rule.seed!r}: a whole number from 0; write seed=0")
 

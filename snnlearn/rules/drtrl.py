@@ -14,13 +14,15 @@ is followed too, its statistics frozen or those of the step. Memory: B x O x I p
 from snnlearn.rules.axes import LearningRule
 
 
-def DRTRL() -> LearningRule:
+def DRTRL(truncate_trace: bool = False) -> LearningRule:
     """Return D-RTRL: local transition, spatial signal, one eligibility per synapse.
+
+    `truncate_trace` lets convolutions drop what came before each chunk, which nobody can keep.
 
     >>> DRTRL().storage
     'synaptic'
     """
-    return LearningRule(transition="local", storage="synaptic", title="D-RTRL")
+    return LearningRule(transition="local", storage="synaptic", truncate_trace=truncate_trace, title="D-RTRL")
 
 
 __all__ = ["DRTRL"]

@@ -33,12 +33,14 @@ def EProp(
     rate_weight: float = 1.0,
     kappa: float | None = None,
     seed: int = 0,
+    truncate_trace: bool = False,
 ) -> LearningRule:
     """Return e-prop: local transition, kappa filter, a broadcast signal, one eligibility per synapse.
 
     `broadcast` one of BROADCASTS; `rate` f* to hold every hidden unit near, in spikes per step (None: no such term),
     with the weight `rate_weight` c in the loss; `kappa` per step in [0, 1), None for the leak of the readout; `seed`
-    of the random and adaptive broadcasts. Raises RuleChoiceError for another broadcast.
+    of the random and adaptive broadcasts. `truncate_trace` lets convolutions drop what came before each chunk, which
+    nobody can keep. Raises RuleChoiceError for another broadcast.
 
     >>> EProp(broadcast="random", rate=0.05).signal
     'random'
@@ -58,6 +60,7 @@ def EProp(
         filter_decay=kappa,
         rate=None if rate is None else RateTarget(rate=rate, weight=rate_weight),
         seed=seed,
+        truncate_trace=truncate_trace,
         title="e-prop",
     )
 

@@ -16,8 +16,10 @@ from snnlearn.rules.arguments import check_steps
 from snnlearn.rules.axes import LearningRule
 
 
-def ETLP(steps: int = 10, seed: int = 0) -> LearningRule:
+def ETLP(steps: int = 10, seed: int = 0, truncate_trace: bool = False) -> LearningRule:
     """Return ETLP: local transition, target projection drawn from `seed`, one step in `steps` learns, at random.
+
+    `truncate_trace` lets convolutions drop what came before each chunk, which nobody can keep.
 
     >>> ETLP(steps=4).learn_steps
     4
@@ -30,6 +32,7 @@ def ETLP(steps: int = 10, seed: int = 0) -> LearningRule:
         learn_on="poisson",
         learn_steps=steps,
         seed=seed,
+        truncate_trace=truncate_trace,
         title="ETLP",
     )
 

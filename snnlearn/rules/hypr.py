@@ -18,13 +18,15 @@ signal and never builds an eligibility inside a chunk.
 from snnlearn.rules.axes import LearningRule
 
 
-def HYPR() -> LearningRule:
+def HYPR(truncate_trace: bool = False) -> LearningRule:
     """Return HYPR: local transition, spatial signal, one eligibility per synapse.
+
+    `truncate_trace` lets convolutions drop what came before each chunk, which nobody can keep.
 
     >>> HYPR().storage
     'synaptic'
     """
-    return LearningRule(transition="local", storage="synaptic", title="HYPR")
+    return LearningRule(transition="local", storage="synaptic", truncate_trace=truncate_trace, title="HYPR")
 
 
 __all__ = ["HYPR"]

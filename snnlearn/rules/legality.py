@@ -56,6 +56,7 @@ class Point:
     has_noise: bool
     has_rate: bool
     window: int | None = None
+    truncates: bool = False
 
 
 def check(point: Point) -> None:
@@ -84,6 +85,11 @@ def _check_spelling(axis: str, value: object, choices: tuple[str, ...]) -> None:
 
 def _storage(point: Point) -> Iterator[str]:
     pair = f"storage={point.storage!r} with transition={point.transition!r}"
+    if point.truncates and point.storage != "synaptic":
+        yield (
+            f"truncate_trace=True with storage={point.storage!r}: only one number per synapse may be too many to keep "
+            f"beyond a chunk; leave truncate_trace out, or write storage='synaptic'"
+        )
     if point.transition in ("none", "through_time"):
         if point.storage != "none":
             yield f"{pair}: there is no trace to store; write storage='none'"

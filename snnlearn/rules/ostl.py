@@ -15,13 +15,15 @@ reset, constant per unit and parameter of the neuron. Memory: B x O x I per hidd
 from snnlearn.rules.axes import LearningRule
 
 
-def OSTL() -> LearningRule:
+def OSTL(truncate_trace: bool = False) -> LearningRule:
     """Return OSTL: local transition, spatial signal, one eligibility per synapse.
+
+    `truncate_trace` lets convolutions drop what came before each chunk, which nobody can keep.
 
     >>> OSTL().transition
     'local'
     """
-    return LearningRule(transition="local", storage="synaptic", title="OSTL")
+    return LearningRule(transition="local", storage="synaptic", truncate_trace=truncate_trace, title="OSTL")
 
 
 __all__ = ["OSTL"]

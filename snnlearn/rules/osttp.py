@@ -15,13 +15,22 @@ nets; recurrent spikes are taken as constants here. The authors published no cod
 from snnlearn.rules.axes import LearningRule
 
 
-def OSTTP(seed: int = 0) -> LearningRule:
+def OSTTP(seed: int = 0, truncate_trace: bool = False) -> LearningRule:
     """Return OSTTP: local transition, one eligibility per synapse, target projected by a matrix drawn from `seed`.
+
+    `truncate_trace` lets convolutions drop what came before each chunk, which nobody can keep.
 
     >>> OSTTP().signal
     'target'
     """
-    return LearningRule(transition="local", storage="synaptic", signal="target", seed=seed, title="OSTTP")
+    return LearningRule(
+        transition="local",
+        storage="synaptic",
+        signal="target",
+        seed=seed,
+        truncate_trace=truncate_trace,
+        title="OSTTP",
+    )
 
 
 __all__ = ["OSTTP"]

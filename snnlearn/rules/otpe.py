@@ -18,15 +18,23 @@ have a filter), and the default is the derivative of the step itself, without wh
 from snnlearn.rules.axes import LearningRule
 
 
-def OTPE(relay: str = "instantaneous") -> LearningRule:
+def OTPE(relay: str = "instantaneous", truncate_trace: bool = False) -> LearningRule:
     """Return OTPE: local transition, filter of the block above, spatial signal, one eligibility per synapse.
 
     `relay` what the signal is multiplied by on its way down: instantaneous, or mean as in the paper.
+    `truncate_trace` lets convolutions drop what came before each chunk, which nobody can keep.
 
     >>> OTPE().trace_filter
     'above'
     """
-    return LearningRule(transition="local", trace_filter="above", storage="synaptic", relay=relay, title="OTPE")
+    return LearningRule(
+        transition="local",
+        trace_filter="above",
+        storage="synaptic",
+        relay=relay,
+        truncate_trace=truncate_trace,
+        title="OTPE",
+    )
 
 
 __all__ = ["OTPE"]

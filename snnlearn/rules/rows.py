@@ -13,6 +13,7 @@ from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
+from snnlearn.nn.within_chunk import WithinChunkTrace
 from snnlearn.rules.axes import LearningRule
 from snnlearn.rules.norms import AFFINE_WHY, FOLLOWED_WHY, FROZEN_WHY, NORMED_WHY, is_frozen, norm_caveats
 from snnlearn.rules.report import ReportRow
@@ -22,6 +23,7 @@ from snnlearn.rules.yardsticks import CUT_ALL, CUT_BEYOND, CUT_LATER, CUT_WINDOW
 EXACT_WHY = "one constant decay for the layer is the neuron's whole memory"
 JACOBIAN_WHY = "the neuron's own Jacobian is followed, reset included"
 UNIT_WHY = "a parameter of the neuron, followed like a weight"
+TRUNCATED = "what came before each chunk is dropped, by truncate_trace=True"
 NOISY_WHY = "noise on the spikes of the hidden blocks reaches it, so that it learns in another network"
 SIGNALS = {
     "random": "a fixed random broadcast of the output's error stands for dL/ds",
@@ -154,6 +156,8 @@ def _trace_in_words(place: Place, rule: LearningRule) -> tuple[str, str, list[st
         caveats = [*caveats_of(block.neuron), *norm_caveats(block)]
         why = FROZEN_WHY if is_frozen(block) else EXACT_WHY
         return f"{_decays(trace.leak.transition)}, filtered per synapse", why, caveats
+    if isinstance(trace, WithinChunkTrace):
+        return _within_chunk(block, trace)
     if isinstance(trace, SynapticTrace):
         kind = "per synapse" + ("" if trace.filter is None else ", filtered")
         return kind, NORMED_WHY if has_norm(block) else JACOBIAN_WHY, []
@@ -172,6 +176,15 @@ def _trace_in_words(place: Place, rule: LearningRule) -> tuple[str, str, list[st
         if trace.mean_leak is not None:
             caveats.append("the leaky mean of ds/dy stands for ds/dy")
     return _decays(trace.leak.transition), FROZEN_WHY if is_frozen(block) else EXACT_WHY, caveats
+
+
+def _within_chunk(block: ETBlock, trace: WithinChunkTrace) -> tuple[str, str, list[str]]:
+    caveats = [TRUNCATED] if trace.truncates else []
+    if trace.leak is not None:
+        caveats += [*caveats_of(block.neuron), *norm_caveats(block)]
+    followed = EXACT_WHY if trace.leak is not None else NORMED_WHY if has_norm(block) else JACOBIAN_WHY
+    kind = "within a chunk" + ("" if trace.filter is None else ", filtered")
+    return kind, f"{followed}; one chunk has to be the whole sequence, else it raises", caveats
 
 
 def _leak_caveats(block: ETBlock, trace: TraceBuffer | FactoredTrace, rule: LearningRule) -> list[str]:

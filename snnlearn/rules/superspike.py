@@ -19,11 +19,18 @@ from snnlearn.rules.axes import LearningRule
 from snnlearn.rules.legality import RuleChoiceError
 
 
-def SuperSpike(tau_rise: float = 5.0, tau_fall: float = 10.0, broadcast: str = "random", seed: int = 0) -> LearningRule:
+def SuperSpike(
+    tau_rise: float = 5.0,
+    tau_fall: float = 10.0,
+    broadcast: str = "random",
+    seed: int = 0,
+    truncate_trace: bool = False,
+) -> LearningRule:
     """Return SuperSpike: leak transition, double filter, random broadcast, one eligibility per synapse.
 
     `tau_rise`, `tau_fall` time constants of the kernel, in steps, above 0; `broadcast` random, or symmetric as the
-    paper compares; `seed` of the random one. Raises RuleChoiceError for other values.
+    paper compares; `seed` of the random one. `truncate_trace` lets convolutions drop what came before each chunk, which
+    nobody can keep. Raises RuleChoiceError for other values.
 
     >>> SuperSpike().trace_filter
     'double'
@@ -40,6 +47,7 @@ def SuperSpike(tau_rise: float = 5.0, tau_fall: float = 10.0, broadcast: str = "
         signal=broadcast,
         filter_decay=(math.exp(-1 / tau_rise), math.exp(-1 / tau_fall)),
         seed=seed,
+        truncate_trace=truncate_trace,
         title="SuperSpike",
     )
 

@@ -31,6 +31,7 @@ from snnlearn.nn.signal_hub import Signal, SignalHub
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
+from snnlearn.nn.within_chunk import WithinChunkTrace
 from snnlearn.rules.axes import Contrast, LearningRule, LocalHead, NoiseEstimate
 from snnlearn.rules.legality import RuleChoiceError
 
@@ -145,6 +146,7 @@ def trace_for(place: Place, places: Sequence[Place], rule: LearningRule) -> Trac
     """Return the trace of one block under `rule`, None for none; it keeps up with a leak that is learned."""
     trace = _made(place, places, rule)
     has_leak = isinstance(trace, FactoredTrace | FilteredTrace | RankOneTrace | TraceBuffer)
+    has_leak |= isinstance(trace, WithinChunkTrace) and trace.leak is not None
     if trace is not None and has_leak and rule.transition != "none" and rule.trace_decay is None:
         trace.follow("leak", place.block.neuron)
     if isinstance(trace, StepTrace):
@@ -164,6 +166,9 @@ def _made(place: Place, places: Sequence[Place], rule: LearningRule) -> TraceBuf
     further = filter_for(place, places, rule)
     averaged = rule.relay == "mean" and not place.is_readout and (further is not None or rule.trace_filter == "none")
     mean_leak = leak_of(block.neuron) if averaged else None
+    if rule.storage == "synaptic" and not is_dense(block):
+        constant = leak_for(block, rule) if rule.transition == "leak" else None
+        return WithinChunkTrace(name, further, bias, mean_leak, constant, rule.truncate_trace)
     if rule.transition == "local" and rule.storage == "rank_one":
         return RankOneTrace(leak_for(block, rule), rule.forgetting, name, bias)
     if rule.transition == "local" and further is not None and follows_its_leak(block):

@@ -13,6 +13,7 @@ import torch
 
 from snnlearn.data import StepTargets
 from snnlearn.engine import NonFiniteError, OnlineLearner, SequenceResult
+from snnlearn.engine.chosen_chunk import chosen_chunk, take_chunk
 from snnlearn.rules import FPTT
 from snnlearn.training.batches import Batches, Inputs, Targets
 from snnlearn.training.board import Board
@@ -135,6 +136,7 @@ class Trainer:
     def resume(self, path: Path) -> None:
         """Take weights, optimizer, schedule, random states and position from a checkpoint of `save`.
 
+        A chunk length that was chosen by measurement is gone on with, so that the numbers are those of one run.
         Raises CheckpointError where there is none; lines of metrics from after the checkpoint are dropped.
         """
         content = load_checkpoint(path)
@@ -144,6 +146,7 @@ class Trainer:
             self.scheduler.load_state_dict(content["scheduler"])
         self.position = Position(**content["position"])
         self._running = Running(**content["running"])
+        take_chunk(self.learner, content.get("chunk"))
         self.metrics.rewind(self.position.step, self.position.epoch)
         restore_random_states(content["random"])
 
@@ -155,6 +158,7 @@ class Trainer:
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "position": dict(vars(self.position)),
             "running": self._running.state(),
+            "chunk": chosen_chunk(self.learner),
             "random": random_states(),
             "record": self.record,
         }

@@ -19,7 +19,7 @@ from snnlearn.config.resume import check_same_run, differences, only_if_relevant
 from snnlearn.config.run import run
 from snnlearn.config.schema import RuleConfig
 from snnlearn.config.validate import choices
-from snnlearn.engine import OnlineLearner
+from snnlearn.engine import OnlineLearner, auto_chunk
 from snnlearn.engine.chunked import refuse_unfoldable
 from snnlearn.training import load_checkpoint
 from snnlearn.training.checkpoint import save_checkpoint
@@ -62,7 +62,7 @@ def test_updates_come_where_a_chunk_ends() -> None:
     assert problem.path == "trainer.update"
 
 
-@pytest.mark.parametrize("rule", ["bptt", "tbptt", "traces_propagation"])
+@pytest.mark.parametrize("rule", ["bptt", "tbptt"])
 def test_rules_that_go_step_by_step(rule: str) -> None:
     (problem,) = validate(composed(f"rule={rule}", "trainer.chunk=4"))
     assert problem.path == "trainer.chunk"
@@ -162,3 +162,27 @@ def test_the_length_may_be_left_to_a_measurement(
     one = weights(tmp_path / "one")
     for name, value in weights(tmp_path / "auto").items():
         torch.testing.assert_close(one[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_resumed_run_goes_on_in_the_chunks_that_were_chosen(
+    small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a second measurement would choose: the numbers are those of one run, to the bit."""
+    words = ["rule=drtrl", "trainer.chunk=auto", "neuron.threshold=0.3"]
+    monkeypatch.setattr(auto_chunk, "best_of", lambda seconds: 4)
+    whole = run(small(*words, "trainer.epochs=2"), tmp_path / "whole")
+    first = run(small(*words), tmp_path / "begun")
+    assert first["chunk"] == whole["chunk"] == 4
+    monkeypatch.setattr(auto_chunk, "best_of", lambda seconds: 2)
+    caplog.set_level(logging.INFO)
+    begun = run(small(*words, "trainer.epochs=2", f"trainer.resume={tmp_path / 'begun'}"), tmp_path / "begun")
+    assert "chunk=4: chosen before" in caplog.text
+    assert begun["chunk"] == 4
+    for name, value in weights(tmp_path / "whole").items():
+        assert torch.equal(weights(tmp_path / "begun")[name], value)
+    other = run(small(*words, "trainer.chunk=2"), tmp_path / "other")
+    assert other["chunk"] == 2
+    one = run(small("rule=drtrl", "neuron.threshold=0.3"), tmp_path / "one")
+    assert one["chunk"] == 1
+    assert first["kept_bytes"] < one["kept_bytes"]  # its bytes: a chunk that is the sequence keeps no trace per synapse
+    assert other["kept_bytes"] not in (first["kept_bytes"], one["kept_bytes"])

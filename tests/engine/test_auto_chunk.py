@@ -228,13 +228,13 @@ def test_an_iterator_is_read_once_and_loses_no_step() -> None:
 def test_a_batch_that_teaches_nothing_decides_nothing() -> None:
     made, (x, y) = learner(network(), OTTT()), batch()
     made.learn(x[:, :0], y[0, :0])
-    assert made._chooses_chunk
+    assert made.chooses_chunk
     x[3, 1, 2] = math.nan
     with pytest.raises(NonFiniteError, match="non-finite value"):
         made.learn(x, y[0])
-    assert made._chooses_chunk
+    assert made.chooses_chunk
     made.learn(batch()[0], y[0])
-    assert not made._chooses_chunk
+    assert not made.chooses_chunk
 
 
 def test_a_loss_with_weights_of_its_own_gets_no_gradient() -> None:

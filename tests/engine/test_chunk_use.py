@@ -21,7 +21,6 @@ from snnlearn import (
     OnlineLearner,
     SequenceLoss,
     TimeConstantDropout,
-    TracesPropagation,
     TruncatedBPTT,
     reset,
 )
@@ -127,14 +126,6 @@ def test_a_norm_inside_the_block() -> None:
     torch.testing.assert_close(frozen[0], frozen[1], rtol=1e-12, atol=1e-14)
     with pytest.raises(RuleChoiceError, match="statistics would be those of all steps of a chunk"):
         learner_of(net_of(norm=nn.BatchNorm1d(9)), DRTRL(), chunk=3).learn(x, y)
-    with pytest.raises(RuleChoiceError, match="LayerNorm inside"):
-        learner_of(net_of(norm=nn.LayerNorm(9)), OTTT(), chunk=3).learn(x, y)
-
-
-def test_a_loss_with_a_graph_of_each_step_is_refused() -> None:
-    x, y = data()
-    with pytest.raises(RuleChoiceError, match=r"ContrastiveSignal.*write chunk=1"):
-        learner_of(net_of(), TracesPropagation(), chunk=3).learn(x, y)
 
 
 class Flipped(nn.Module):

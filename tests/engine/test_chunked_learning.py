@@ -144,7 +144,7 @@ def same(mine: Any, theirs: Any, key: str) -> None:
         assert mine == pytest.approx(theirs), key
 
 
-ONLINE = {name: rule for name, rule in RULES.items() if rule().online and name != "traces_propagation"}
+ONLINE = {name: rule for name, rule in RULES.items() if rule().online}
 ONLINE["etlp"] = lambda: ETLP(steps=2)
 
 
@@ -198,7 +198,9 @@ def test_rows_restart_at_their_own_step(name: str) -> None:
         assert max(moved) > 1e-3  # control: the restarts matter
 
 
-@pytest.mark.parametrize("name", ["ottt", "drtrl", "eprop", "dfa", "etlp", "decolle", "opzo", "sltt"])
+@pytest.mark.parametrize(
+    "name", ["ottt", "drtrl", "eprop", "dfa", "etlp", "decolle", "opzo", "sltt", "traces_propagation"]
+)
 def test_updates_inside_the_sequence_and_steps_without_a_target(name: str) -> None:
     make = network(name, "alif")
     for length, update in ((2, 2), (2, 4), (3, 6)):

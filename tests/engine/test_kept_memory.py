@@ -24,6 +24,7 @@ from snnlearn.engine import kept_bytes
 from snnlearn.nn import TimeConstantDropout
 
 BATCH, INPUTS, UNITS = 4, 3, 5
+FILTERED = LearningRule(transition="local", trace_filter="kappa", storage="synaptic", signal="random")
 
 
 def recurrent_net() -> nn.Sequential:
@@ -91,6 +92,17 @@ def test_bptt_grows_by_the_same_with_every_step() -> None:
 def test_a_trace_per_synapse_is_counted() -> None:
     traced = kept(DRTRL(), 8) - kept(SLTT(), 8)
     assert traced >= 2 * BATCH * UNITS * (INPUTS + UNITS) * 4  # two hidden values of an ALIF
+
+
+@pytest.mark.parametrize("rule", [SLTT(), OTTT(), DRTRL(), FILTERED], ids=lambda rule: rule.name)
+def test_a_chunk_keeps_more_by_its_own_length_alone(rule: LearningRule) -> None:
+    def chunked(chunk: int, steps: int) -> int:
+        return kept_bytes(recurrent_net(), batch(steps), rule, SequenceLoss(), chunk=chunk)
+
+    three, six, twelve = (chunked(chunk, 4 * chunk) for chunk in (3, 6, 12))
+    assert twelve - six == 2 * (six - three) >= 6 * BATCH * (INPUTS + 2 * UNITS) * 4
+    assert chunked(6, 48) == six
+    assert chunked(1, 24) == kept(rule, 24) < three
 
 
 def test_nothing_is_changed_and_nothing_is_left_behind() -> None:

@@ -79,7 +79,7 @@ def test_the_trace_runs_on_through_steps_that_do_not_learn(
 ) -> None:
     """One hidden block, so that the trace is exact: BPTT of the chosen steps' losses."""
     net, x, y = problem(mlp(lambda: LIF(decay=0.7), sizes=(7, 9)), sequence(7))
-    for seed in (1, 2, 3):
+    for seed in (1, 2, 4):
         steps = drawn(rule, x, seed) if pick is None else pick(x, seed)
         assert 0 < len(steps) < len(x)
         mine, true = learned(net, rule, x, y, seed), share(net, x, y, steps, ())
