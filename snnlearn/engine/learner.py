@@ -117,9 +117,8 @@ class OnlineLearner:
         `per_step_target` one target per step, None for a step that teaches nothing, as does one whose labels are all
         `MISSING_LABEL` (-100). State starts afresh unless `keep_state`, which continues a longer sequence (under BPTT
         the gradient is cut at the seam). `restarts` [T, B] is true where a row begins another sequence before a step,
-        as where sequences are packed. An empty batch
-        changes nothing. Raises NonFiniteError, with state reset and no weight changed by the update it stops, when
-        an input, loss, state or gradient is not finite.
+        as where sequences are packed. An empty batch changes nothing. Raises NonFiniteError, with state reset and no
+        weight changed by the update it stops, when an input, loss, state or gradient is not finite.
         """
         require_gradients("learn")
         check_sequence(x, per_step_target)
@@ -224,8 +223,7 @@ class OnlineLearner:
                 hub.reward = None if reward is None else as_reward(reward)
             output, loss = self._forward(x_t, NO_TARGET if y_t is None else taught(y_t), run)
             if loss is not None:
-                if learns:
-                    self._learned = True
+                self._learned = self._learned or learns
                 if learns and self._window is None:
                     loss.backward()
                 self._pending += 1
@@ -359,6 +357,7 @@ class OnlineLearner:
             self._window.drop()
         self.optimizer.zero_grad(set_to_none=True)
         self.net.zero_grad(set_to_none=True)
+        torch.clear_autocast_cache()  # of the weights as they were, rounded
 
     def _check_coverage(self) -> None:
         known = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
@@ -393,6 +392,7 @@ class OnlineLearner:
                 self.net.eval()
                 yield
         finally:
+            torch.clear_autocast_cache()  # of weights without a graph
             for module, training in modes.items():
                 module.training = training
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from snnlearn.functional.chunked_step import ChunkedStep, ChunkRun, ChunkSteps
+from snnlearn.functional.precision import LowPrecision
 from snnlearn.functional.sparse_map import SparseDense, is_sparse
 from snnlearn.functional.traced_step import GatedStep, LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
@@ -40,8 +40,8 @@ def run_chunk(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
     norm = norm_of_step(block.norm)
     shown: list[Tensor] = []
 
-    def run(x: Tensor, weight: Tensor, bias: Tensor | None) -> ChunkRun:
-        steps, inputs = _steps(block, trace, x, weight, bias, chunk)
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None, weighted_map: WeightedMap) -> ChunkRun:
+        steps, inputs = _steps(block, trace, x, weight, bias, weighted_map, chunk)
         if steps.membrane is not None:
             shown.append(steps.membrane)
         return ChunkRun(steps, inputs)
@@ -69,6 +69,7 @@ def _steps(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    weighted_map: WeightedMap,
     chunk: Chunk,
 ) -> tuple[ChunkSteps, Tensor]:
     """Run connection and neuron through the chunk, outside autograd; return the steps and what entered the weights."""
@@ -76,10 +77,12 @@ def _steps(
     recurrent_weight = spikes = None
     if isinstance(connection, ETRecurrent):
         inner = connection.in_features
-        y = F.linear(x, weight[:, :inner], bias)
+        y = weighted_map.value(x, weight[:, :inner], bias)
         recurrent_weight, spikes = weight[:, inner:], connection.spikes_for(chunk.unfolded(x)[0])
+        if isinstance(weighted_map, LowPrecision):
+            recurrent_weight = recurrent_weight.to(weighted_map.dtype)
     else:
-        y = _map_for(connection, x).value(x, weight, bias)
+        y = weighted_map.value(x, weight, bias)
     needs_jacobian = isinstance(trace, StepTrace) and (trace.needs_jacobian or _has_affine(block))
     scans: list[NeuronScan] = []
 

@@ -21,6 +21,7 @@ from snnlearn.functional.chunk import (
 )
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
+from snnlearn.functional.precision import full_precision
 from snnlearn.functional.synaptic import inputs_of, step_eligibility, with_one
 from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
@@ -118,8 +119,9 @@ class SynapticTrace(StepTrace):
         if self.kept is None:
             return
         (jacobian, inputs, restarts), self.kept = self.kept, None
-        product, weights = roll_weights(without_past(jacobian, restarts))
-        self.take_parts(roll_eligibility(self.parts(), product, weights, inputs), inputs, restarts)
+        with full_precision(inputs.device):
+            product, weights = roll_weights(without_past(jacobian, restarts))
+            self.take_parts(roll_eligibility(self.parts(), product, weights, inputs), inputs, restarts)
 
     def take_parts(self, parts: Sequence[Tensor], inputs: Tensor, restarts: Restarts) -> None:
         """Keep E and the values of the filter after a chunk."""
@@ -159,8 +161,9 @@ class SynapticTrace(StepTrace):
         if self.spike_by_weight is not None:
             return float(self.spike_by_weight.norm())
         if self.kept is not None:
-            product, weights = read_weights(without_past(self.kept.jacobian, self.kept.restarts))
-            return read_norm(self.parts(), product, weights, self.kept.inputs)
+            with full_precision(self.kept.inputs.device):
+                product, weights = read_weights(without_past(self.kept.jacobian, self.kept.restarts))
+                return read_norm(self.parts(), product, weights, self.kept.inputs)
         return 0.0 if self.values is None else float(self.values.norm())
 
     def stash(self) -> dict[str, Any]:
