@@ -37,7 +37,7 @@ within the layer and needs no E_0 at all; in between the numbers are the same. B
 doi:10.48550/arXiv.2506.14464.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -108,16 +108,18 @@ def fold_chunk(
     entering: Float[Tensor, "hidden *units"],
     x: Float[Tensor, "steps *leading inputs"],
     eligibility: Sequence[Tensor] | None,
+    product: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "outputs inputs"]:
     """Return the chunk's share of dL/dW [O, I] for what `scan_chunk` gave.
 
     `x` [K, ..., I], with a one behind it for a bias; `eligibility` E_0, a tensor [..., O, I] for each hidden value, or
-    [..., 1, I] where it is the same for all units; None at the start of a sequence.
+    [..., 1, I] where it is the same for all units; None at the start of a sequence. `product(d, x)` sums d (x) x over
+    all rows, in the dtype of both unless it is given.
 
     >>> fold_chunk(torch.ones(1, 1, 1), torch.ones(1, 1, 1), torch.ones(1, 1, 2), [torch.ones(1, 1, 2)])
     tensor([[2., 2.]])
     """
-    total = rows_of(received).T @ rows_of(x)
+    total = rows_of(received).T @ rows_of(x) if product is None else product(received, x)
     for row, part in zip(entering, () if eligibility is None else eligibility, strict=eligibility is not None):
         if part.shape[-2] == 1 < row.shape[-1]:
             total.addmm_(rows_of(row).T, rows_of(part.squeeze(-2)))

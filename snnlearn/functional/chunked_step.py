@@ -130,10 +130,15 @@ class ChunkedStep(torch.autograd.Function):
     ) -> Tensor:
         """Return the spikes [K B, *units] of x [K B, *inputs] and let the source take in the chunk.
 
-        `run(x, weight, bias, map)` steps the neuron, with `weighted_map` in the precision of autocast; `told` hears the name of each phase; `feedback`, shaped like `weight`,
-        carries the signal down in its place.
+        `run(x, weight, bias, map)` steps the neuron, with the map in the precision of autocast; `told` hears the name
+        of each phase; `feedback`, shaped like `weight`, carries the signal down in its place.
         """
-        ctx.source, ctx.tick, ctx.told, ctx.map = source, source.expect(), told, in_products(weighted_map, ctx.product_dtype)
+        ctx.source, ctx.tick, ctx.told, ctx.map = (
+            source,
+            source.expect(),
+            told,
+            in_products(weighted_map, ctx.product_dtype),
+        )
         ctx.dtypes = [None if value is None else value.dtype for value in (x, weight, bias, *parameters)]
         ctx.shapes, ctx.x_shape = [parameter.shape for parameter in parameters], x.shape
         steps, inputs = run(x, weight, bias, ctx.map)

@@ -130,7 +130,7 @@ class LowPrecision(NamedTuple):
 
     def weight_gradient(self, d: Tensor, trace: Tensor, weight: Tensor) -> Tensor:
         """Return the sum over samples and places of d (x) trace."""
-        low_d, by_d = lowered(d, self.dtype, d.numel() // min(weight.shape[:2]))
+        low_d, by_d = lowered(d, self.dtype, d.numel() // self.units_last(d).shape[-1])
         low_trace, by_trace = lowered(trace, self.dtype)
         return _rescaled(self.exact.weight_gradient(low_d, low_trace, weight), by_d, by_trace)
 

@@ -114,7 +114,12 @@ class TracedStep(torch.autograd.Function):
 
         `feedback`, shaped like `weight`, carries the signal down in its place.
         """
-        ctx.source, ctx.tick, ctx.told, ctx.map = source, source.expect(), told, in_products(weighted_map, ctx.product_dtype)
+        ctx.source, ctx.tick, ctx.told, ctx.map = (
+            source,
+            source.expect(),
+            told,
+            in_products(weighted_map, ctx.product_dtype),
+        )
         ctx.dtypes = [None if value is None else value.dtype for value in (x, weight, bias, *parameters)]
         ctx.shapes, ctx.x_shape = [parameter.shape for parameter in parameters], x.shape
         step = advance(ctx.map.value(x, weight, bias))

@@ -1,6 +1,7 @@
 """The per-synapse eligibility of one block: exact for any elementwise neuron, B x O x I numbers per hidden value."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -149,7 +150,8 @@ class SynapticTrace(StepTrace):
         jacobian, inputs, restarts = self.kept
         signals = signal.unflatten(0, inputs.shape[:2]).to(jacobian.drive.dtype)
         received, entering = scan_chunk(jacobian, signals, restarts)
-        return self._apart(fold_chunk(received, entering, inputs, self.parts()))
+        product = partial(weighted_map.weight_gradient, weight=weight)
+        return self._apart(fold_chunk(received, entering, inputs, self.parts(), product))
 
     def _apart(self, gathered: Tensor) -> tuple[Tensor, Tensor]:
         if not self.has_bias:
