@@ -21,6 +21,7 @@ from snnlearn.functional.chunk import (
     without_past,
 )
 from snnlearn.functional.chunked_step import ChunkSteps
+from snnlearn.functional.device_numbers import numbers_like
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
 from snnlearn.functional.precision import full_precision
 from snnlearn.functional.synaptic import inputs_of, step_eligibility, with_one
@@ -257,14 +258,14 @@ class FilteredTrace(SynapticTrace):
         """Return the Jacobian of a unit whose hidden values are the trace of its inputs: constant, read by ds/dy."""
         gate, leak = steps.unfolded(steps.spike_input), self.leak
         hidden = len(leak.drive)
-        constant = torch.tensor(leak.transition, dtype=gate.dtype, device=gate.device)
-        drive, readout = gate.new_tensor(leak.drive), gate.new_tensor(leak.readout)
+        constant = numbers_like(leak.transition, gate)
+        drive, readout = numbers_like(leak.drive, gate), numbers_like(leak.readout, gate)
         places = (1,) * gate.dim()
         return Jacobian(
             constant.reshape(hidden, hidden, *places).expand(hidden, hidden, *gate.shape),
             drive.reshape(hidden, *places).expand(hidden, *gate.shape),
             (readout @ constant).reshape(hidden, *places) * gate,
-            float(readout @ drive) * gate,
+            sum(o * g for o, g in zip(leak.readout, leak.drive, strict=True)) * gate,
         )
 
     def parts(self) -> list[Tensor] | None:
