@@ -74,7 +74,7 @@ def _static(module: Stateful) -> dict[str, Any]:
         module.bias_values = torch.stack([like.new_full((batch,), number) for number in module.bias_values])
     state = module.stash()
     for name, value in state.items():
-        if not (value is None or all(isinstance(part, Tensor) for part in _parts(value))):
+        if not all(part is None or isinstance(part, Tensor) for part in _parts(value)):
             raise CaptureError(
                 f"{type(module).__name__}.{name} is {value!r}, which Python carries from step to step: a graph would "
                 f"keep it as it is; keep it in a tensor, or learn without a graph"
@@ -92,7 +92,7 @@ def _in(value: Any) -> Iterator[Tensor]:
 
 def _map(value: Any, change: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(change, value))
+        return tuple(_map(part, change) for part in value)
     return change(value) if isinstance(value, Tensor) else value
 
 

@@ -145,7 +145,7 @@ def with_filter(jacobian: Jacobian, filter: LeakTransition) -> Jacobian:
     for row, gain in enumerate(filter.drive):
         wide[hidden + row, :hidden] = gain * spike_state
         for column, weight in enumerate(filter.transition[row]):
-            wide[hidden + row, hidden + column] = weight
+            wide[hidden + row, hidden + column].fill_(weight)
     direct = sum(o * g for o, g in zip(filter.readout, filter.drive, strict=True))
     carried = [
         sum(o * row[column] for o, row in zip(filter.readout, filter.transition, strict=True)) for column in range(more)
