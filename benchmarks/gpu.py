@@ -4,8 +4,8 @@
 
 Checks: the device against the CPU; a chunk of 16 against single steps; kernels against their references; a graph
 against eager learning; bfloat16 against float32, with float32 memory; sparse events against dense frames. Timings, in
-ms a step: the works (a), (b), (c) of `chunk_speed.py`, for each rule and chunk eager and as a graph, in float32 and with
-products in bfloat16, with kernels and without, beside the bare products of the same work, which are the floor.
+ms a step: the works (a), (b), (c) of `chunk_speed.py`, for each rule and chunk, eager and as a graph, in float32 and
+with products in bfloat16, with kernels and without, beside the bare products of the same work, which are the floor.
 
 The time is kept: what no longer fits into `--seconds` is left out and named. A check that fails makes the exit status
 1. Without a CUDA device nothing runs and the status is 2; `--device cpu --small` runs the same path in seconds, with

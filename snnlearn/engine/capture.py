@@ -204,7 +204,8 @@ class CudaCapture:
         with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
             function()
         self.pool = self.pool or graph.pool()
-        return graph.replay
+        replay: Callable[[], None] = graph.replay
+        return replay
 
     def needs_capturable(self, device: torch.device) -> bool:
         """Return True."""
