@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from snnlearn.functional.captured import capturing
+
 HOST_READS = {
     "aten::_local_scalar_dense": "reads a number back (item(), float(), bool() or int() of a tensor)",
     "aten::equal": "reads a number back (torch.equal)",
@@ -153,12 +155,12 @@ class TapeCapture:
 
     def warm_up(self, function: Callable[[], None]) -> None:
         """Run the function and refuse host reads."""
-        with WithoutHostReads():
+        with WithoutHostReads(), capturing():
             function()
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
         """Run the function and return what runs its operations again."""
-        with Tape() as tape:
+        with Tape() as tape, capturing():
             function()
         return tape.replay
 
@@ -194,14 +196,14 @@ class CudaCapture:
         """Run the function on a stream of its own, as capturing asks, and refuse host reads."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), WithoutHostReads():
+        with torch.cuda.stream(stream), WithoutHostReads(), capturing():
             function()
         torch.cuda.current_stream().wait_stream(stream)
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
         """Capture the function, which does not run, and return the graph's replay."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"), capturing():
             function()
         self.pool = self.pool or graph.pool()
         replay: Callable[[], None] = graph.replay

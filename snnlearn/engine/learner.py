@@ -41,8 +41,8 @@ from snnlearn.engine.sequence import (
     map_outputs,
     note_target,
     sequence_length,
-    trace_norms,
 )
+from snnlearn.engine.trace_norms import TraceNorms
 from snnlearn.engine.window import Window
 from snnlearn.functional.arguments import is_number
 from snnlearn.nn.signal_hub import as_reward, hubs_of
@@ -151,7 +151,7 @@ class OnlineLearner:
                 self._refuse_non_finite_state()
             if meter.loss is None and meter.batch_size:
                 self._warn_once("a sequence without a single target was met; it changes no weight")
-        return meter.result(gradient_norm=self.gradient_norm, updates=updates, trace_norms=trace_norms(self.net))
+        return meter.result(gradient_norm=self.gradient_norm, updates=updates, trace_norms=TraceNorms(self.net))
 
     def _pieces(self, x: Iterable[Tensor], y: Any, per_step_target: bool, restarts: Tensor | None) -> Iterator[Piece]:
         if self.chunk > 1:

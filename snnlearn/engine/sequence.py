@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.engine.losses import taught, taught_steps
+from snnlearn.engine.trace_norms import TraceNorms
 from snnlearn.functional.losses import is_labelled
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.neuron import Neuron
@@ -26,7 +27,8 @@ class SequenceResult:
     last; `accuracy` from the summed readout of the steps that the loss counts (of every step's, where the target
     changes), `accuracy_last` from the last, None when there is nothing to count; `decisions` the number of answers
     that `accuracy` is a share of: sequences, or labels of steps; `firing_rates` spikes per unit and step by block;
-    `gradient_norm` of the last update before clipping; `trace_norms` at the end by block.
+    `gradient_norm` of the last update before clipping; `trace_norms` at the end by block, to be read before the traces
+    move on (`snnlearn.engine.trace_norms`).
 
     >>> SequenceResult(0.5, 1, 1, None, None).loss
     0.5
@@ -41,7 +43,7 @@ class SequenceResult:
     accuracy_last: float | None = None
     firing_rates: dict[str, float] = field(default_factory=dict)
     gradient_norm: float = 0.0
-    trace_norms: dict[str, float] = field(default_factory=dict)
+    trace_norms: dict[str, float] | TraceNorms = field(default_factory=dict)
     updates: int = 0
     decisions: int = 0
 
@@ -154,19 +156,6 @@ def wide(values: Tensor) -> Tensor:
     torch.float32
     """
     return values if values.dtype == torch.float32 else values.to(torch.promote_types(values.dtype, torch.float32))
-
-
-def trace_norms(net: nn.Module) -> dict[str, float]:
-    """Return the norm of the trace of every block of `net` that has one, by name.
-
-    >>> trace_norms(nn.Linear(1, 1))
-    {}
-    """
-    return {
-        name or "block": module.connection.trace.norm()
-        for name, module in net.named_modules()
-        if isinstance(module, ETBlock) and module.connection.trace is not None
-    }
 
 
 def _firing_modules(net: nn.Module) -> dict[str, ETBlock | Neuron]:
@@ -323,6 +312,5 @@ __all__ = [
     "note_target",
     "sequence_length",
     "steps_of",
-    "trace_norms",
     "wide",
 ]

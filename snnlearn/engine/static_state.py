@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from snnlearn.engine.capture import CaptureError
 from snnlearn.nn.state import Stateful, stateful_modules
 from snnlearn.nn.step_trace import StepTrace
+from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 
 
@@ -40,7 +41,7 @@ class StaticState:
         """Copy the state of the modules into the buffers; with tensors alone, so that it can be captured."""
         held = [_static(module) for module in self.modules]
         if self.buffers is None:
-            self.buffers = [{name: _map(value, torch.clone) for name, value in values.items()} for values in held]
+            self.buffers = [{name: _map(value, _laid_out) for name, value in values.items()} for values in held]
             return
         buffers, values = self.tensors(), [t for state in held for value in state.values() for t in _in(value)]
         if [b.shape for b in buffers] != [v.shape for v in values]:
@@ -72,6 +73,8 @@ def _static(module: Stateful) -> dict[str, Any]:
         assert module.values is not None
         like, batch = module.values, module.values.shape[1]
         module.bias_values = torch.stack([like.new_full((batch,), number) for number in module.bias_values])
+    if isinstance(module, SynapticTrace):
+        module.settle()  # without the norm that `stash` reads back before
     state = module.stash()
     for name, value in state.items():
         if not all(part is None or isinstance(part, Tensor) for part in _parts(value)):
@@ -80,6 +83,13 @@ def _static(module: Stateful) -> dict[str, Any]:
                 f"keep it as it is; keep it in a tensor, or learn without a graph"
             )
     return {name: _map(value, lambda t: t.detach()) for name, value in state.items()}
+
+
+def _laid_out(value: Tensor) -> Tensor:
+    """Return a copy with the gaps between rows that the tensor has: they begin where a cache line does."""
+    if value.is_contiguous() or 0 in value.stride():
+        return value.clone()
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _parts(value: Any) -> tuple[Any, ...]:

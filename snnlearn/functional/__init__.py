@@ -5,14 +5,11 @@ from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, a
 from snnlearn.functional.attention import spike_attention
 from snnlearn.functional.chunk import (
     fold_chunk,
-    roll_eligibility,
     roll_leak_trace,
-    roll_weights,
     scan_chunk,
     scan_leak,
-    with_filter,
-    without_past,
 )
+from snnlearn.functional.chunk_roll import empty_eligibility, roll_eligibility, roll_weights, without_past
 from snnlearn.functional.constants import (
     fraction_of_logit,
     inverse_softplus,
@@ -151,6 +148,7 @@ __all__ = [
     "cuba_lif_step",
     "cut_step",
     "decay_trace",
+    "empty_eligibility",
     "et_affine",
     "et_embedding",
     "et_linear",
@@ -195,6 +193,5 @@ __all__ = [
     "standardize_weight",
     "step_loss",
     "threshold_partials",
-    "with_filter",
     "without_past",
 ]

@@ -15,11 +15,10 @@ units alone (B x O), not over synapses. What multiplies E_0 is R_0. So
     E_K    = (A_K ... A_1) E_0 + sum_t (A_K ... A_{t+1} p_t) (x) x_t      one batched product, one pass over E
 
 **A filter** F_t = T F_{t-1} + g Q_t (`LeakTransition`: transition T, drive g, readout o), of which o . F_t meets the
-signal, is more hidden values of the same unit: with (h, F) for h the Jacobian is
-
-    A' = [[A, 0], [g c, T]]    p' = [p, g r]    c' = [(o.g) c, o T]    r' = (o.g) r
-
-and nothing else changes; E' is (E, F).
+signal, reads Q_t and nothing of the unit, so it is turned around first: with G_t = o u_t + T^T G_{t+1}, g . G_t meets
+Q_t in place of u_t, and T^T G_1 meets F_0. The same scan tells how the filter's end depends on E_0 and on the inputs:
+F_K = T^K F_0 + sum_t T^(K-t) g Q_t, so that row i of it is the scan above for the "signals" (T^(K-t) g)_i, with the
+weights of x_t for d_t and those of E_0 for R_0 (`snnlearn.functional.chunk_roll`).
 
 **A constant transition** (a leak) needs no unit at all: e_t = T e_{t-1} + g x_t, of which a_t = o . e_t meets
 d_t = dL/dy_t, gives
@@ -50,6 +49,9 @@ from snnlearn.functional.weighted_map import rows_of
 
 Restarts = Bool[Tensor, "steps batch"] | None
 """Which rows begin a new sequence before which step of the chunk; None for none."""
+
+Parts = Sequence[Tensor] | Tensor
+"""An eligibility: one tensor for each hidden value, [..., O, I] each."""
 
 
 def rows_at(restarts: Restarts, t: int) -> Bool[Tensor, " batch"] | None:
@@ -108,7 +110,7 @@ def fold_chunk(
     received: Float[Tensor, "steps *units"],
     entering: Float[Tensor, "hidden *units"],
     x: Float[Tensor, "steps *leading inputs"],
-    eligibility: Sequence[Tensor] | None,
+    eligibility: Parts | None,
     product: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "outputs inputs"]:
     """Return the chunk's share of dL/dW [O, I] for what `scan_chunk` gave.
@@ -127,149 +129,6 @@ def fold_chunk(
         else:
             total += torch.einsum("no,noi->oi", rows_of(row), part.flatten(0, -3))
     return total
-
-
-def with_filter(jacobian: Jacobian, filter: LeakTransition) -> Jacobian:
-    """Return the Jacobian of the unit whose hidden values are (h, F) with the filter's F behind; see the module.
-
-    >>> from snnlearn.functional.lif import lif_leak_transition
-    >>> one = torch.ones(1, 1, 1)
-    >>> step = Jacobian(0.5 * one[None, None], one[None], 0.5 * one[None], one)
-    >>> with_filter(step, lif_leak_transition(0.9)).transition.flatten()
-    tensor([0.5000, 0.0000, 0.5000, 0.9000])
-    """
-    transition, drive, spike_state, spike_input = jacobian
-    hidden, more = len(drive), len(filter.drive)
-    wide = transition.new_zeros((hidden + more, hidden + more, *spike_input.shape))
-    wide[:hidden, :hidden] = transition
-    for row, gain in enumerate(filter.drive):
-        wide[hidden + row, :hidden] = gain * spike_state
-        for column, weight in enumerate(filter.transition[row]):
-            wide[hidden + row, hidden + column].fill_(weight)
-    direct = sum(o * g for o, g in zip(filter.readout, filter.drive, strict=True))
-    carried = [
-        sum(o * row[column] for o, row in zip(filter.readout, filter.transition, strict=True)) for column in range(more)
-    ]
-    return Jacobian(
-        wide,
-        torch.cat([drive, *(gain * spike_input[None] for gain in filter.drive)]),
-        torch.cat([direct * spike_state, *(torch.full_like(spike_input[None], weight) for weight in carried)]),
-        direct * spike_input,
-    )
-
-
-def without_past(jacobian: Jacobian, restarts: Restarts) -> Jacobian:
-    """Return the Jacobian with A_t = 0 where a row restarts before step t, for `roll_weights`.
-
-    >>> one = torch.ones(1, 1, 1)
-    >>> step = Jacobian(one[None, None], one[None], one[None], one)
-    >>> without_past(step, torch.tensor([[True]])).transition.flatten()
-    tensor([0.])
-    """
-    if restarts is None:
-        return jacobian
-    kept = ~spread(restarts, jacobian.spike_input)
-    return jacobian._replace(transition=jacobian.transition * kept, spike_state=jacobian.spike_state * kept)
-
-
-def roll_weights(
-    jacobian: Jacobian,
-) -> tuple[Float[Tensor, "hidden hidden *units"], Float[Tensor, "hidden steps *units"]]:
-    """Return how the chunk's end depends on entry and inputs: A_K ... A_1 [H, H, ...], A_K ... A_{t+1} p_t [H, K, ...].
-
-    >>> one = torch.ones(2, 1, 1)
-    >>> product, weights = roll_weights(Jacobian(0.5 * one[None, None], one[None], 0.5 * one[None], one))
-    >>> product.flatten(), weights.flatten()
-    (tensor([0.2500]), tensor([0.5000, 1.0000]))
-    """
-    hidden = len(jacobian.drive)
-    weights = torch.empty_like(jacobian.drive)
-    units = jacobian.spike_input[0]
-    if hidden == 1:
-        one = torch.ones_like(units)
-        for t in range(weights.shape[1] - 1, -1, -1):
-            torch.mul(one, jacobian.drive[0, t], out=weights[0, t])
-            one = flush_subnormals_(one * jacobian.transition[0, 0, t])
-        return one[None, None], weights
-    identity = torch.eye(hidden, dtype=units.dtype, device=units.device)
-    product = identity.reshape(hidden, hidden, *(1,) * units.dim()).expand(hidden, hidden, *units.shape)
-    for t in range(weights.shape[1] - 1, -1, -1):
-        weights[:, t] = (product * jacobian.drive[:, t]).sum(1)
-        product = flush_subnormals_((product.unsqueeze(2) * jacobian.transition[:, :, t]).sum(1))
-    return product, weights
-
-
-def read_weights(jacobian: Jacobian) -> tuple[Float[Tensor, "hidden *units"], Float[Tensor, "steps *units"]]:
-    """Return how ds/dW of the chunk's last step depends on E_0 [H, *units] and on the input of each step [K, *units].
-
-    >>> one = torch.ones(2, 1, 1)
-    >>> product, weights = read_weights(Jacobian(0.5 * one[None, None], one[None], 0.5 * one[None], one))
-    >>> product.flatten(), weights.flatten()
-    (tensor([0.2500]), tensor([0.5000, 1.0000]))
-    """
-    before = jacobian._replace(transition=jacobian.transition[:, :, :-1], drive=jacobian.drive[:, :-1])
-    product, weights = roll_weights(before)
-    last = jacobian.spike_state[:, -1]
-    read = [(last.unsqueeze(1) * weights).sum(0), jacobian.spike_input[-1:]]
-    return (last.unsqueeze(1) * product).sum(0), torch.cat(read)
-
-
-def roll_eligibility(
-    eligibility: Sequence[Tensor] | None,
-    product: Float[Tensor, "hidden hidden *units"],
-    weights: Float[Tensor, "hidden steps *units"],
-    x: Float[Tensor, "steps *leading inputs"],
-) -> Sequence[Tensor]:
-    """Return E_K, a tensor [..., O, I] for each hidden value, for what `roll_weights` gave.
-
-    `eligibility` E_0 in the same form, which is written over, or None for zero; parts [..., 1, I], the same for all
-    units, come back as they are, since `roll_leak_trace` moves them.
-
-    >>> one = torch.ones(2, 1, 1)
-    >>> step = Jacobian(0.5 * one[None, None], one[None], 0.5 * one[None], one)
-    >>> roll_eligibility(None, *roll_weights(step), torch.ones(2, 1, 1))[0].flatten()
-    tensor([1.5000])
-    """
-    rows = x.flatten(1, -2).transpose(0, 1)
-    lefts = [row.flatten(1, -2).permute(1, 2, 0) for row in weights]
-    if eligibility is None:
-        shape = (*weights.shape[2:], x.shape[-1])
-        return [flush_subnormals_(torch.bmm(left, rows).reshape(shape)) for left in lefts]
-    moved = [part.shape[-2] == product.shape[-1] for part in eligibility]
-    before = [part.clone() if own and len(moved) > 1 else part for part, own in zip(eligibility, moved, strict=True)]
-    for row, (part, left) in enumerate(zip(eligibility, lefts, strict=True)):
-        if not moved[row]:
-            continue
-        part.mul_(product[row, row].unsqueeze(-1))
-        for column, other in enumerate(before):
-            if column != row:
-                part.addcmul_(product[row, column].unsqueeze(-1), other)
-        part.flatten(0, -3).baddbmm_(left, rows)
-        flush_subnormals_(part)
-    return eligibility
-
-
-def read_norm(
-    eligibility: Sequence[Tensor] | None,
-    product: Float[Tensor, "hidden *units"],
-    weights: Float[Tensor, "steps *units"],
-    x: Float[Tensor, "steps *leading inputs"],
-) -> float:
-    """Return the Euclidean norm of ds/dW of the chunk's last step, for what `read_weights` gave.
-
-    At the start of a sequence (`eligibility` None) it is that of a sum of outer products, found by K by K products.
-
-    >>> read_norm(None, torch.zeros(1, 1, 1), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[1.0]]]))
-    4.0
-    """
-    factor, rows = weights.flatten(1, -2), x.flatten(1, -2)
-    if eligibility is None:
-        left = torch.einsum("kno,lno->nkl", factor, factor)
-        return float((left * torch.einsum("kni,lni->nkl", rows, rows)).sum().clamp(min=0).sqrt())
-    read = torch.bmm(factor.permute(1, 2, 0), rows.transpose(0, 1)).reshape(*weights.shape[1:], x.shape[-1])
-    for row, part in zip(product, eligibility, strict=True):
-        read.addcmul_(row.unsqueeze(-1), part)
-    return float(read.norm())
 
 
 def scan_leak(
@@ -379,20 +238,15 @@ def rolled_entry(
 
 
 __all__ = [
+    "Parts",
     "Restarts",
     "fold_chunk",
     "leak_powers",
-    "read_norm",
-    "read_weights",
-    "roll_eligibility",
     "roll_leak_trace",
-    "roll_weights",
     "rolled_entry",
     "rows_at",
     "scan_chunk",
     "scan_leak",
     "spread",
     "steps_that_last",
-    "with_filter",
-    "without_past",
 ]

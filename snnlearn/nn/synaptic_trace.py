@@ -1,6 +1,6 @@
 """The per-synapse eligibility of one block: exact for any elementwise neuron, B x O x I numbers per hidden value."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,18 +8,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from snnlearn.functional.chunk import (
-    Restarts,
-    fold_chunk,
-    read_norm,
-    read_weights,
-    roll_eligibility,
-    roll_leak_trace,
-    roll_weights,
-    scan_chunk,
-    with_filter,
-    without_past,
-)
+from snnlearn.functional.chunk import Parts, Restarts, fold_chunk, roll_leak_trace, scan_chunk, scan_leak
+from snnlearn.functional.chunk_roll import empty_eligibility, read_norm, read_weights, roll_eligibility, roll_weights
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.device_numbers import numbers_like
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
@@ -34,12 +24,39 @@ from snnlearn.nn.step_trace import StepTrace
 class KeptChunk(NamedTuple):
     """A chunk that the eligibility has not taken in yet: it does when the next step needs it, and often never has to.
 
-    `jacobian` [H, H, K, B, ...] that the eligibility and its filter follow; `inputs` [K, B, ..., I]; `restarts` [K, B].
+    `jacobian` [H, H, K, B, ...] that the eligibility follows; `filter` what follows that, None for nothing; `inputs`
+    [K, B, ..., I]; `restarts` [K, B].
     """
 
     jacobian: Jacobian
+    filter: LeakTransition | None
     inputs: Tensor
     restarts: Restarts
+
+    def gradient(
+        self, signals: Tensor, entering: Parts | None, product: Callable[[Tensor, Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """Return the chunk's share of dL/dW for the signals [K, B, ..., O] and the parts that enter it."""
+        by_filter = None
+        if self.filter is not None:
+            signals, by_filter = scan_leak(signals, self.filter, self.restarts)
+        received, by_part = scan_chunk(self.jacobian, signals, self.restarts)
+        both = by_part if by_filter is None else torch.cat([by_part, by_filter])
+        return fold_chunk(received, both, self.inputs, entering, product)
+
+    def rolled(self, entering: Parts | None, shared: int = 0) -> Parts:
+        """Return the parts at the end of the chunk; those that enter it are written over.
+
+        At the start of a sequence the first `shared` of them, which are the same for all units, are left out.
+        """
+        product, weights = roll_weights(self.jacobian, self.filter, self.restarts)
+        if entering is None and shared:
+            product, weights = product[shared:, shared:], weights[shared:]
+        return roll_eligibility(entering, product, weights, self.inputs)
+
+    def read_norm(self, entering: Parts | None) -> float:
+        """Return the norm of what meets the signal of the chunk's last step."""
+        return read_norm(entering, *read_weights(self.jacobian, self.filter, self.restarts), self.inputs)
 
 
 class SynapticTrace(StepTrace):
@@ -54,12 +71,13 @@ class SynapticTrace(StepTrace):
 
     needs_jacobian = True
     transient: tuple[str, ...] = ("values", "filtered_values", *StepTrace.transient)
-    plain: tuple[str, ...] = ("spike_by_weight", "kept", "deferring", *StepTrace.plain)
+    plain: tuple[str, ...] = ("spike_by_weight", "kept", "deferring", "settled_norm", *StepTrace.plain)
     values: Tensor | None = None
     filtered_values: Tensor | None = None
     spike_by_weight: Tensor | None = None
     kept: KeptChunk | None = None
     deferring: bool = False
+    settled_norm: float | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -72,13 +90,14 @@ class SynapticTrace(StepTrace):
             return
         assert isinstance(step, LinearisedStep)
         drive, inputs = step.jacobian.drive, x.shape[-1] + self.has_bias
-        self.values = drive.new_zeros((*drive.shape, inputs))
+        self.values = empty_eligibility(len(drive), drive.shape[1:], inputs, drive).zero_()
         self.filtered_values = self.filter_start(self.values[0])
 
     def advance_(self, x: Tensor, step: Step) -> None:
         """Take in the step whose input is x [B, ..., I], and tick."""
         if not self.deferring:
             self.settle()
+        self.settled_norm = None
         super().advance_(x, step)
 
     def advance_weights(self, x: Tensor, step: Step) -> None:
@@ -99,12 +118,9 @@ class SynapticTrace(StepTrace):
             super().advance_chunk_(x, steps)
         finally:
             self.deferring = False
-        jacobian = self.chunk_jacobian(steps)
-        if self.filter is not None:
-            jacobian = with_filter(jacobian, self.filter)
         inputs = with_one(x) if self.has_bias else x
-        self.spike_by_weight = None
-        self.kept = KeptChunk(jacobian, steps.unfolded(inputs), steps.restarts)
+        self.spike_by_weight = self.settled_norm = None
+        self.kept = KeptChunk(self.chunk_jacobian(steps), self.filter, steps.unfolded(inputs), steps.restarts)
 
     def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
         """Return the Jacobian that the eligibility of the weights follows, filter aside."""
@@ -120,18 +136,16 @@ class SynapticTrace(StepTrace):
         """Take in the chunk that is kept, if there is one."""
         if self.kept is None:
             return
-        (jacobian, inputs, restarts), self.kept = self.kept, None
-        with full_precision(inputs.device):
-            product, weights = roll_weights(without_past(jacobian, restarts))
-            self.take_parts(roll_eligibility(self.parts(), product, weights, inputs), inputs, restarts)
+        kept, self.kept = self.kept, None
+        with full_precision(kept.inputs.device):
+            self.take_chunk(kept)
 
-    def take_parts(self, parts: Sequence[Tensor], inputs: Tensor, restarts: Restarts) -> None:
-        """Keep E and the values of the filter after a chunk."""
-        if self.values is not None:
-            return  # they were written over
-        hidden = len(parts) - (0 if self.filter is None else len(self.filter.drive))
-        self.values = torch.stack(list(parts[:hidden]))
-        self.filtered_values = torch.stack(list(parts[hidden:])) if self.filter is not None else None
+    def take_chunk(self, kept: KeptChunk) -> None:
+        """Move E and the values of the filter through a chunk."""
+        parts = kept.rolled(self.parts())
+        if isinstance(parts, Tensor):  # the first; later ones are written over
+            hidden = len(kept.jacobian.drive)
+            self.values, self.filtered_values = parts[:hidden], None if kept.filter is None else parts[hidden:]
 
     def weight_gradients(
         self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
@@ -148,11 +162,9 @@ class SynapticTrace(StepTrace):
         """Return dL/dW and dL/db for the signals [K B, ..., O] of the chunk that is kept."""
         self.check(tick)
         assert self.kept is not None
-        jacobian, inputs, restarts = self.kept
-        signals = signal.unflatten(0, inputs.shape[:2]).to(jacobian.drive.dtype)
-        received, entering = scan_chunk(jacobian, signals, restarts)
+        signals = signal.unflatten(0, self.kept.inputs.shape[:2]).to(self.kept.jacobian.drive.dtype)
         product = partial(weighted_map.weight_gradient, weight=weight)
-        return self._apart(fold_chunk(received, entering, inputs, self.parts(), product))
+        return self._apart(self.kept.gradient(signals, self.parts(), product))
 
     def _apart(self, gathered: Tensor) -> tuple[Tensor, Tensor]:
         if not self.has_bias:
@@ -160,18 +172,26 @@ class SynapticTrace(StepTrace):
         return gathered[:, :-1], gathered[:, -1]
 
     def norm(self) -> float:
-        """Return the Euclidean norm of ds/dW of the last step (of E, where a chunk was taken in since), or 0.0."""
+        """Return the Euclidean norm of ds/dW of the last step (of E, right after its state was loaded), or 0.0."""
+        if self.settled_norm is not None:
+            return self.settled_norm
         if self.spike_by_weight is not None:
             return float(self.spike_by_weight.norm())
         if self.kept is not None:
             with full_precision(self.kept.inputs.device):
-                product, weights = read_weights(without_past(self.kept.jacobian, self.kept.restarts))
-                return read_norm(self.parts(), product, weights, self.kept.inputs)
+                return self.kept.read_norm(self.parts())
         return 0.0 if self.values is None else float(self.values.norm())
+
+    def settle_ahead(self) -> None:
+        """Take in the chunk that is kept before the next step asks for it, for a copy of the state."""
+        if self.kept is not None:
+            norm = self.norm()
+            self.settle()
+            self.settled_norm = norm
 
     def stash(self) -> dict[str, Any]:
         """Return the transient state by reference, the chunk that was kept in it."""
-        self.settle()
+        self.settle_ahead()
         return super().stash()
 
     def watched(self) -> dict[str, Any]:
@@ -197,11 +217,11 @@ class SynapticTrace(StepTrace):
     def forget_step(self) -> None:
         """Drop ds/dW and ds/dp of the last step."""
         super().forget_step()
-        self.spike_by_weight = None
+        self.spike_by_weight = self.settled_norm = None
 
     def __getstate__(self) -> dict[str, object]:
         """Return attributes for copies and pickles, the chunk that was kept taken in."""
-        self.settle()
+        self.settle_ahead()
         return super().__getstate__()
 
 
@@ -274,11 +294,12 @@ class FilteredTrace(SynapticTrace):
             return None
         return [*self.values.unsqueeze(-2), *(() if self.filtered_values is None else self.filtered_values)]
 
-    def take_parts(self, parts: Sequence[Tensor], inputs: Tensor, restarts: Restarts) -> None:
-        """Keep the trace of the inputs and the values of the filter after a chunk."""
-        if self.values is None and self.filter is not None:
-            self.filtered_values = torch.stack(list(parts[len(self.leak.drive) :]))
-        self.values = roll_leak_trace(self.values, inputs, self.leak, restarts)
+    def take_chunk(self, kept: KeptChunk) -> None:
+        """Move the trace of the inputs and the values of the filter through a chunk."""
+        if kept.filter is not None:
+            parts = kept.rolled(self.parts(), shared=len(self.leak.drive))
+            self.filtered_values = parts if isinstance(parts, Tensor) else self.filtered_values
+        self.values = roll_leak_trace(self.values, kept.inputs, self.leak, kept.restarts)
 
 
 __all__ = ["FilteredTrace", "KeptChunk", "SynapticTrace"]

@@ -13,13 +13,16 @@ from snnlearn.training.errors import TrainingError
 
 __all__ = ["MetricLog", "Running"]
 
+NORM_BATCHES = 8
+"""How many batches of an epoch the norms of traces are read in: each is a pass over the whole trace."""
+
 
 @dataclass
 class Running:
     """Sum the results of batches; every mean is over samples, never over batches.
 
-    Rates and trace norms are per block, the gradient norm is a mean over batches. Accuracy is a share of
-    `decisions`: of sequences, or of labels of steps; there are none where the targets are numbers.
+    Rates and trace norms are per block, these of the first NORM_BATCHES; the gradient norm is a mean over batches.
+    Accuracy is a share of `decisions`: of sequences, or of labels of steps; none where the targets are numbers.
 
     >>> running = Running()
     >>> running.samples, running.figures()["accuracy"]
@@ -36,6 +39,7 @@ class Running:
     gradient_norm: float = 0.0
     rates: dict[str, float] = field(default_factory=dict)
     traces: dict[str, float] = field(default_factory=dict)
+    with_norms: int = 0
     empty: int = 0
     nonfinite: int = 0
 
@@ -52,7 +56,11 @@ class Running:
             self.correct_last += round(result.accuracy_last * size)
             self.decisions_last += size
         self.gradient_norm += result.gradient_norm
-        for sums, values in ((self.rates, result.firing_rates), (self.traces, result.trace_norms)):
+        counted: list[tuple[dict[str, float], Mapping[str, float]]] = [(self.rates, result.firing_rates)]
+        if self.batches <= NORM_BATCHES:
+            self.with_norms += size
+            counted.append((self.traces, result.trace_norms))
+        for sums, values in counted:
             for name, value in values.items():
                 sums[name] = sums.get(name, 0.0) + float(value) * size
 
@@ -72,7 +80,7 @@ class Running:
             "decisions": self.decisions,
             "gradient_norm": self.gradient_norm / self.batches if self.batches else None,
             "firing_rates": {name: mean(total) for name, total in self.rates.items()},
-            "trace_norms": {name: mean(total) for name, total in self.traces.items()},
+            "trace_norms": {name: total / self.with_norms for name, total in self.traces.items()},
             "empty_batches": self.empty,
             "nonfinite_batches": self.nonfinite,
         }

@@ -1,6 +1,7 @@
 """The chunk length is a speed setting: it must not change a number, whatever the rule, layer, neuron or reset."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,7 +96,8 @@ def record(
     for x_n, y_n in zip(x, labels, strict=True):
         torch.manual_seed(2)
         target = y_n if y is None else y
-        results.append(learner.learn(x_n, target, per_step_target=y is not None, **options))
+        result = learner.learn(x_n, target, per_step_target=y is not None, **options)
+        results.append(replace(result, trace_norms=dict(result.trace_norms)))
     rates = results[0].firing_rates
     state = {
         f"{name}.{key}": value
