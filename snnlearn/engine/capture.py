@@ -129,7 +129,10 @@ class Capture(Protocol):
         ...
 
     def warm_up(self, function: Callable[[], None]) -> None:
-        """Run `function` once, before any capture; raise CaptureError where it cannot be captured."""
+        """Run `function` before any capture; raise CaptureError where it cannot be captured.
+
+        It runs twice: what it makes once, such as constants on the device, is there at the second time.
+        """
         ...
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
@@ -154,7 +157,8 @@ class TapeCapture:
         """Refuse nothing."""
 
     def warm_up(self, function: Callable[[], None]) -> None:
-        """Run the function and refuse host reads."""
+        """Run the function, and again, when host reads are refused."""
+        function()
         with WithoutHostReads(), capturing():
             function()
 
@@ -193,11 +197,13 @@ class CudaCapture:
             )
 
     def warm_up(self, function: Callable[[], None]) -> None:
-        """Run the function on a stream of its own, as capturing asks, and refuse host reads."""
+        """Run the function twice on a stream of its own, as capturing asks; the second time host reads are refused."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), WithoutHostReads(), capturing():
+        with torch.cuda.stream(stream):
             function()
+            with WithoutHostReads(), capturing():
+                function()
         torch.cuda.current_stream().wait_stream(stream)
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:

@@ -90,7 +90,7 @@ def lowered(values: Float[Tensor, "..."], dtype: torch.dtype, terms: int = 1) ->
     In float16 the operand is at most 1, and at most as large as lets a sum of `terms` of them be held.
 
     >>> lowered(torch.tensor([0.0, 3e5]), torch.float16)
-    (tensor([0.0000, 0.5722], dtype=torch.float16), tensor(524288.))
+    (tensor([0.0000, 0.5723], dtype=torch.float16), tensor(524288.))
     >>> lowered(torch.ones(1), torch.bfloat16)
     (tensor([1.], dtype=torch.bfloat16), None)
     """

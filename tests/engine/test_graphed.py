@@ -28,6 +28,8 @@ from snnlearn import (
 from snnlearn.engine import NonFiniteError, SequenceResult
 from snnlearn.engine.capture import CaptureError, CudaCapture, Tape, TapeCapture
 from snnlearn.engine.graphed import GraphedLearner
+from snnlearn.functional import device_numbers
+from snnlearn.functional.chunk import leak_powers
 from snnlearn.functional.sparse_map import sparse_rows
 from snnlearn.rules import RULES
 
@@ -222,6 +224,14 @@ def test_sequences_of_other_lengths() -> None:
     x, y = data(1, 7)
     with pytest.raises(CaptureError, match=r"x has 7 steps: graphs run 3 at once"):
         replayed.learn(x[0], y[0])
+
+
+@pytest.mark.parametrize("rule", ["eprop", "otpe", "superspike"])
+def test_a_learner_that_never_ran_is_captured(rule: str) -> None:
+    """What is made once per device, from Python's numbers, is made before."""
+    leak_powers.cache_clear()
+    device_numbers._made.cache_clear()
+    assert graphed(learner_of(NETS.get(rule, linear), rule, chunk=3)).learn(*(part[0] for part in data(1))).updates == 1
 
 
 def test_capturing_changes_nothing() -> None:
