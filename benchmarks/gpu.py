@@ -191,7 +191,7 @@ def run_checks(options: argparse.Namespace, device: torch.device, budget: Budget
                 if not budget.allows(full, SECONDS_FOR_ONE):
                     continue
                 error = measure()
-                rows.append([full, f"{error:.1e}", f"{bound:.0e}", "ok" if error < bound else "FAILED"])
+                rows.append([full, f"{error:.1e}", f"{bound:.1e}", "ok" if error < bound else "FAILED"])
     return rows
 
 

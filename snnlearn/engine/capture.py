@@ -164,7 +164,8 @@ class TapeCapture:
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
         """Run the function and return what runs its operations again."""
-        with Tape() as tape, capturing():
+        tape = Tape()
+        with tape, capturing():
             function()
         return tape.replay
 
