@@ -18,7 +18,9 @@ and wants K as large as can be; only a measurement says which of the two counts.
 
 **Measurement.** From the first guess up to larger K while that is faster, else down to smaller ones while that costs
 nothing, a few chunks each of the first batch, on a copy of the network: weights, state, statistics and random numbers
-stay as they are.
+stay as they are. Where there are convolutions the best and K = 1 are measured with channels-last weights as well
+(`snnlearn.engine.layout`), and these are taken where they are faster. Nothing is compiled here: that takes seconds,
+which only who knows the length of the training can weigh (`snnlearn.kernels`).
 """
 
 import itertools
@@ -32,6 +34,7 @@ from torch import Tensor, nn
 
 from snnlearn.engine.checks import refuse_non_finite
 from snnlearn.engine.chunked import check_chunk, refuse_unfoldable
+from snnlearn.engine.layout import lay_out_, may_choose_layout
 from snnlearn.engine.machine import cache_size, free_memory
 from snnlearn.engine.sequence import sequence_length
 from snnlearn.engine.yardsticks import Problem
@@ -111,7 +114,7 @@ class NetworkShape(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The number of steps that are run at once, and why.
+    """The number of steps that are run at once, and why; `channels_last` where convolutions gain by that layout.
 
     >>> str(Choice(4, "the fastest"))
     'chunk=4: the fastest'
@@ -119,9 +122,11 @@ class Choice(NamedTuple):
 
     chunk: int
     why: str
+    channels_last: bool = False
 
     def __str__(self) -> str:
-        return f"chunk={self.chunk}: {self.why}"
+        layout = " with channels-last weights" if self.channels_last else ""
+        return f"chunk={self.chunk}{layout}: {self.why}"
 
 
 def choose_chunk(
@@ -149,7 +154,7 @@ def chosen_on_first_batch(
 ) -> tuple[int | None, Iterable[Tensor], Any]:
     """Return the chunk length for `learner`, None after an empty batch, and x and y to go on with.
 
-    Raises NonFiniteError for an input with a NaN or an infinity.
+    Lays out the weights of `learner.net` as was chosen. Raises NonFiniteError for an input with a NaN or an infinity.
     """
     steps, x = peeked(x)
     targets, y = peeked(y) if per_step_target else (y, y)
@@ -158,7 +163,10 @@ def chosen_on_first_batch(
     first = next(iter(steps), None)
     if first is None or len(first) == 0:
         return None, x, y
-    return choose_chunk(learner, steps, targets, per_step_target).chunk, x, y
+    choice = choose_chunk(learner, steps, targets, per_step_target)
+    if choice.channels_last:
+        lay_out_(learner.net, True)
+    return choice.chunk, x, y
 
 
 def _refused(learner: "OnlineLearner") -> Choice | None:
@@ -189,13 +197,22 @@ def _chosen(learner: "OnlineLearner", x: Iterable[Tensor], y: Any, per_step_targ
     cached = [length for length in fitting if shape.growing(length) <= cache]
     seconds = _climb(fitting, cached[-1] if cached else 1, trial.seconds)
     chunk = best_of(seconds)
-    times = ", ".join(f"{length}: {1e3 * seconds[length]:.3g}" for length in sorted(seconds))
+    times, channels_last = _listed(seconds), False
+    if may_choose_layout(learner.net):
+        tried = {length: trial.seconds(length, channels_last=True) for length in {1, chunk}}
+        channels_last = min(tried.values()) < WORTH * seconds[chunk]
+        chunk = best_of(tried) if channels_last else chunk
+        times += f", with channels-last weights {_listed(tried)}"
     passed = "" if fitting == lengths else f"; {fitting[-1]} is the largest that the budget allows"
     why = (
         f"ms a step by chunk length {times}; it keeps {_mib(shape.kept(chunk))} of a budget of {_mib(budget)}, "
         f"{_mib(shape.growing(chunk))} of it beside a cache of {_mib(cache)}{passed}"
     )
-    return Choice(chunk, why)
+    return Choice(chunk, why, channels_last)
+
+
+def _listed(seconds: dict[int, float]) -> str:
+    return ", ".join(f"{length}: {1e3 * seconds[length]:.3g}" for length in sorted(seconds))
 
 
 def _mib(size: int) -> str:
@@ -262,6 +279,7 @@ class _Trial:
         head = x[-most:] if sliced else list(itertools.islice(x, most))  # type: ignore[index]
         if per_step_target:
             y = y[-most:] if sliced else list(itertools.islice(y, most))
+        self.channels_last = False
         self.problem = Problem(learner.net, (head, y), learner.loss, per_step_target, None)
         self.device = self.problem.x[0].device
 
@@ -276,8 +294,11 @@ class _Trial:
             twin.learn(paced, problem.y[-steps:] if self.per_step_target else problem.y, self.per_step_target)
         return paced.marks
 
-    def seconds(self, chunk: int) -> float:
+    def seconds(self, chunk: int, channels_last: bool = False) -> float:
         """Return the seconds that a step of the sequence takes in chunks of this length."""
+        if channels_last != self.channels_last:
+            lay_out_(self.problem.net, channels_last)
+            self.channels_last = channels_last
         steps = min(self.problem.steps, CHUNKS * chunk)
         marks = self.run(chunk, steps)
         first, rest = marks[1] - marks[0], marks[-1] - marks[1]

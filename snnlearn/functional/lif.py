@@ -69,8 +69,12 @@ def lif_jacobian(
     v = charge(y, v, decay)
     u = v - per_unit(threshold, v)
     psi = spike_function.derivative(u)
-    direct, by_spike = reset_partials(v, spike_function(u), threshold, reset, detach_reset)
-    total = direct + by_spike * psi
+    if reset == "none" or (reset == "soft" and detach_reset):
+        one = v.new_ones(())
+        carried = one * per_unit(decay, v)
+        return Jacobian(carried.expand_as(v)[None, None], one.expand_as(v)[None], (psi * decay)[None], psi)
+    direct, by_spike = reset_partials(v, spike_function.fire(u), threshold, reset, detach_reset)
+    total = direct if detach_reset else direct + by_spike * psi
     return Jacobian((total * decay)[None, None], total[None], (psi * decay)[None], psi)
 
 

@@ -12,7 +12,8 @@ divided by the batch), r_t shown with `show_reward`, and kappa is then the decay
 
 Exact for (symmetric, spatial): BPTT with every recurrent spike cut and the temporal edges from the second block above
 on cut, so for one hidden block full BPTT but for its recurrent spikes; LIF and ALIF alike, resets as the neuron has
-them (the paper detaches the reset). Memory: twice B x O x I per hidden value.
+them (the paper detaches the reset). Memory: B x O x I for the filter and for each hidden value; for the filter alone
+where the neuron's Jacobian is a constant (a LIF with a detached soft reset), since E is then one trace of the inputs.
 
 Unlike in the paper's code nothing is normalised by (1 - alpha) or (1 - kappa), the pseudo-derivative is the neuron's
 surrogate, and there is no refractory time. Kolen-Pollack weight decay of the adaptive form is the optimizer's.

@@ -166,6 +166,8 @@ def _made(place: Place, places: Sequence[Place], rule: LearningRule) -> TraceBuf
     mean_leak = leak_of(block.neuron) if averaged else None
     if rule.transition == "local" and rule.storage == "rank_one":
         return RankOneTrace(leak_for(block, rule), rule.forgetting, name, bias)
+    if rule.transition == "local" and further is not None and follows_its_leak(block):
+        return FilteredTrace(leak_for(block, rule), further, name, bias, mean_leak)
     if rule.transition == "local":
         return SynapticTrace(name, further, bias, mean_leak)
     leak = leak_for(block, rule)
@@ -201,6 +203,20 @@ def has_norm(block: ETBlock) -> bool:
     False
     """
     return not (block.norm is None or isinstance(block.norm, nn.Identity))
+
+
+def follows_its_leak(block: ETBlock) -> bool:
+    """Return whether the eligibility before a filter is one trace of the inputs, the same for all units of the block.
+
+    That is where the neuron's Jacobian is a constant: no path through a reset, no constant that differs or is learned.
+
+    >>> from snnlearn.nn import LIF, ETLinear
+    >>> follows_its_leak(ETBlock(ETLinear(2, 2), LIF())), follows_its_leak(ETBlock(ETLinear(2, 2), LIF(reset="hard")))
+    (True, False)
+    """
+    neuron = block.neuron
+    constant = next(neuron.parameters(), None) is None and not caveats_of(neuron)
+    return constant and not has_norm(block) and is_dense(block)
 
 
 def is_dense(block: ETBlock) -> bool:

@@ -64,7 +64,8 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> l
     """Let `seconds` say how long a step takes; return the lengths that are asked for."""
     asked: list[int] = []
 
-    def measure(_: Any, chunk: int) -> float:
+    def measure(_: Any, chunk: int, channels_last: bool = False) -> float:
+        assert not channels_last, "there is no convolution"
         asked.append(chunk)
         return seconds(chunk)
 

@@ -1,0 +1,36 @@
+"""The memory layout of convolutions: channels first, or channels last, which a measurement chooses.
+
+Weights [O, C, H, W] with their channels last in memory make a convolution put out values with channels last, and what
+follows keeps them so: neurons, traces and averages. The numbers are the same but for rounding.
+"""
+
+import torch
+from torch import nn
+
+from snnlearn.nn.block import ETBlock
+
+
+def may_choose_layout(net: nn.Module) -> bool:
+    """Say whether `net` has a block with a convolution over images, and none of its weights lie channels last yet.
+
+    >>> may_choose_layout(nn.Linear(2, 2))
+    False
+    """
+    weights = [parameter for parameter in net.parameters() if parameter.dim() == 4]
+    convolves = any(isinstance(m, ETBlock) and m.connection.effective_weight().dim() == 4 for m in net.modules())
+    lie = any(not weight.is_contiguous() for weight in weights)
+    return convolves and not lie
+
+
+def lay_out_(net: nn.Module, channels_last: bool) -> None:
+    """Lay out the weights of `net` with channels last or first; parameters stay the objects that they are.
+
+    >>> net = nn.Conv2d(2, 3, 3)
+    >>> lay_out_(net, True)
+    >>> net.weight.stride()
+    (18, 1, 6, 2)
+    """
+    net.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+
+
+__all__ = ["lay_out_", "may_choose_layout"]
