@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help train test lint format bench peers
+.PHONY: help train test lint format bench gpu peers
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -70,6 +70,9 @@ bench: $(VENV)/.dev-ready ## Measure step speed, silence and memory (results als
 	$(BIN)/python benchmarks/silence.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/chunk_speed.py
+
+gpu: $(VENV)/.dev-ready ## Check and time everything on a GPU, in under 8 minutes (results also in outputs/benchmarks)
+	$(BIN)/python benchmarks/gpu.py
 
 PEERS := outputs/peers
 

@@ -246,6 +246,7 @@ def build_trainer(config: Config, folder: Path) -> Trainer:
             log_every=config.logger.log_every,
             save_every=options.save_every,
             nonfinite=options.nonfinite,
+            precision=options.precision,
             progress=config.logger.progress,
             tensorboard=config.logger.tensorboard,
             fidelity_every=config.logger.fidelity_every,

@@ -99,7 +99,7 @@ def evaluate_checkpoint(checkpoint: Path, changes: Mapping[str, Any]) -> dict[st
     learner.net.load_state_dict(load_checkpoint(checkpoint)["model"])
     running = Running()
     for x, y in test.epoch(1):
-        running.add(evaluate_batch(learner, x, y, device))
+        running.add(evaluate_batch(learner, x, y, device, config.trainer.precision))
     return running.figures()
 
 

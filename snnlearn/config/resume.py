@@ -57,7 +57,11 @@ MAY_DIFFER = (
 
 # Knobs that came after the first run folders: the value that means what those runs did, and a knob of the choices
 # that have it.
-LATER = {"trainer.chunk": (1, "epochs"), "dataset.sparse": (False, "binary")}
+LATER = {
+    "trainer.chunk": (1, "epochs"),
+    "trainer.precision": ("float32", "epochs"),
+    "dataset.sparse": (False, "binary"),
+}
 
 
 @dataclass(frozen=True)

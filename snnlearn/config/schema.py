@@ -146,6 +146,9 @@ class TrainerConfig:
         "steps that are run at once: faster, the same numbers to rounding; auto: as measured on the first batch",
         at_least=1,
     )
+    precision: Literal["float32", "bfloat16", "float16"] = knob(
+        "of the operands of products; states, traces and weights are float32 whatever it is"
+    )
     workers: int = knob("processes that read data beside the training; 0: none", at_least=0)
     max_batches: int | None = knob("stop every epoch after so many batches; null: never", at_least=1)
     save_every: int | None = knob("save a checkpoint every so many batches too; null: once an epoch", at_least=1)

@@ -1,7 +1,9 @@
 """The engine: the four phases of a step, learning on sequences and streams, and the oracle."""
 
+from snnlearn.engine.capture import CaptureError, CudaCapture, TapeCapture
 from snnlearn.engine.fidelity import fidelity
 from snnlearn.engine.fidelity_report import BrokenClaimError, FidelityReport, FidelityRow
+from snnlearn.engine.graphed import GraphedLearner
 from snnlearn.engine.kept_memory import kept_bytes
 from snnlearn.engine.learner import OnlineLearner
 from snnlearn.engine.losses import CRITERIA, READOUTS, SequenceLoss, StepLoss
@@ -19,8 +21,11 @@ __all__ = [
     "READOUTS",
     "BiasRow",
     "BrokenClaimError",
+    "CaptureError",
+    "CudaCapture",
     "FidelityReport",
     "FidelityRow",
+    "GraphedLearner",
     "NonFiniteError",
     "OnlineLearner",
     "Phase",
@@ -30,6 +35,7 @@ __all__ = [
     "SequenceResult",
     "StepLoss",
     "SurrogateBiasReport",
+    "TapeCapture",
     "bptt_gradients",
     "fidelity",
     "in_chunk",

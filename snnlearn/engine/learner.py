@@ -96,9 +96,8 @@ class OnlineLearner:
         self.report = rule.attach(net, chunk)
         self._frozen = frozen_norms(net)
         add_signal_parameters(net, optimizer)
-        self._pending = 0
+        self._pending, self._learned = 0, False
         self._pending_loss: Tensor | None = None
-        self._learned = False
         self._gathering, self._hubs = Gathering(net), hubs_of(net)
         self._run: LossRun | None = None
         self._window: Window | None = None
@@ -224,8 +223,7 @@ class OnlineLearner:
                 hub.reward = None if reward is None else as_reward(reward)
             output, loss = self._forward(x_t, NO_TARGET if y_t is None else taught(y_t), run)
             if loss is not None:
-                if learns:
-                    self._learned = True
+                self._learned = self._learned or learns
                 if learns and self._window is None:
                     loss.backward()
                 self._pending += 1
@@ -359,6 +357,7 @@ class OnlineLearner:
             self._window.drop()
         self.optimizer.zero_grad(set_to_none=True)
         self.net.zero_grad(set_to_none=True)
+        torch.clear_autocast_cache()  # of the weights as they were, rounded
 
     def _check_coverage(self) -> None:
         known = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
@@ -393,6 +392,7 @@ class OnlineLearner:
                 self.net.eval()
                 yield
         finally:
+            torch.clear_autocast_cache()  # of weights without a graph
             for module, training in modes.items():
                 module.training = training
 

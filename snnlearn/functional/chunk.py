@@ -36,7 +36,8 @@ within the layer and needs no E_0 at all; in between the numbers are the same. B
 doi:10.48550/arXiv.2506.14464.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -110,16 +111,18 @@ def fold_chunk(
     entering: Float[Tensor, "hidden *units"],
     x: Float[Tensor, "steps *leading inputs"],
     eligibility: Parts | None,
+    product: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "outputs inputs"]:
     """Return the chunk's share of dL/dW [O, I] for what `scan_chunk` gave.
 
     `x` [K, ..., I], with a one behind it for a bias; `eligibility` E_0, a tensor [..., O, I] for each hidden value, or
-    [..., 1, I] where it is the same for all units; None at the start of a sequence.
+    [..., 1, I] where it is the same for all units; None at the start of a sequence. `product(d, x)` sums d (x) x over
+    all rows, in the dtype of both unless it is given.
 
     >>> fold_chunk(torch.ones(1, 1, 1), torch.ones(1, 1, 1), torch.ones(1, 1, 2), [torch.ones(1, 1, 2)])
     tensor([[2., 2.]])
     """
-    total = rows_of(received).T @ rows_of(x)
+    total = rows_of(received).T @ rows_of(x) if product is None else product(received, x)
     for row, part in zip(entering, () if eligibility is None else eligibility, strict=eligibility is not None):
         if part.shape[-2] == 1 < row.shape[-1]:
             total.addmm_(rows_of(row).T, rows_of(part.squeeze(-2)))
@@ -181,8 +184,7 @@ def roll_leak_trace(
     >>> roll_leak_trace(None, torch.ones(2, 1, 1), lif_leak_transition(0.5)).flatten()
     tensor([1.5000])
     """
-    power, weights = leak_powers(leak, len(x))
-    by_step = weights.to(x)
+    power, by_step = leak_powers(leak, len(x), x.dtype, x.device)
     if restarts is None:
         rolled = (by_step @ x.flatten(1)).unflatten(1, x.shape[1:])
     else:
@@ -192,22 +194,24 @@ def roll_leak_trace(
     return flush_subnormals_(rolled if traces is None else rolled + rolled_entry(traces, power, restarts))
 
 
+@functools.lru_cache(maxsize=256)  # so that a device gets them once
 def leak_powers(
-    leak: LeakTransition, steps: int
+    leak: LeakTransition, steps: int, dtype: torch.dtype = torch.float64, device: torch.device | None = None
 ) -> tuple[Float[Tensor, "hidden hidden"], Float[Tensor, "hidden steps"]]:
-    """Return T^K and T^(K-t) g for the steps t = 1..K, both float64.
+    """Return T^K and T^(K-t) g for the steps t = 1..K, computed in float64; shared, so never written to.
 
     >>> from snnlearn.functional.lif import lif_leak_transition
     >>> [part.flatten().tolist() for part in leak_powers(lif_leak_transition(0.5), 2)]
     [[0.25], [0.5, 1.0]]
     """
-    matrix = torch.tensor(leak.transition, dtype=torch.float64)
-    column = torch.tensor(leak.drive, dtype=torch.float64)
-    power, weights = torch.eye(len(column), dtype=torch.float64), []
-    for _ in range(steps):
-        weights.append(power @ column)
-        power = power @ matrix
-    return power, torch.stack(weights[::-1], dim=1)
+    with torch.inference_mode(False):
+        matrix = torch.tensor(leak.transition, dtype=torch.float64)
+        column = torch.tensor(leak.drive, dtype=torch.float64)
+        power, weights = torch.eye(len(column), dtype=torch.float64), []
+        for _ in range(steps):
+            weights.append(power @ column)
+            power = power @ matrix
+        return power.to(device, dtype), torch.stack(weights[::-1], dim=1).to(device, dtype)
 
 
 def steps_that_last(restarts: Bool[Tensor, "steps batch"]) -> Bool[Tensor, "steps batch"]:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from snnlearn.functional.captured import is_captured
 from snnlearn.functional.chunk import Parts, Restarts, leak_powers, scan_chunk, spread, steps_that_last
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
 from snnlearn.functional.trace import flush_subnormals_
@@ -68,15 +69,15 @@ def roll_weights(
     if filter is None:
         return product, weights
     hidden, values, units = len(weights), len(filter.drive), jacobian.spike_input
-    power, drives = leak_powers(filter, len(units))
+    power, drives = leak_powers(filter, len(units), units.dtype, units.device)
     whole = product.new_zeros((hidden + values, hidden + values, *units.shape[1:]))
     whole[:hidden, :hidden] = product
-    whole[hidden:, hidden:] = power.to(product).reshape(values, values, *(1,) * (units.dim() - 1))
+    whole[hidden:, hidden:] = power.reshape(values, values, *(1,) * (units.dim() - 1))
     lasting = None if restarts is None else spread(steps_that_last(restarts), units)
     if restarts is not None:
         whole[hidden:, hidden:] *= ~spread(restarts.any(0, keepdim=True), units)[0]
     rows = []
-    for row, drive in enumerate(drives.to(units)):
+    for row, drive in enumerate(drives):
         signals = drive.reshape(-1, *(1,) * (units.dim() - 1)).expand_as(units)
         weighted = signals if lasting is None else signals * lasting
         received, whole[hidden + row, :hidden] = dispatch.run(scan_chunk, jacobian, weighted, restarts)
@@ -162,8 +163,8 @@ def roll_eligibility(
 
 
 def _feeds(product: Tensor) -> list[list[bool]]:
-    """Return whether part i at the end depends on part j at the entry for any unit; on a device, which waits, yes."""
-    if product.device.type != "cpu":
+    """Return whether part i at the end depends on part j at the entry for any unit; yes where asking would wait."""
+    if product.device.type != "cpu" or is_captured():
         return [[True] * len(product)] * len(product)
     return [[bool(entry.any()) for entry in row] for row in product]
 

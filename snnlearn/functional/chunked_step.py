@@ -18,6 +18,7 @@ from torch import Tensor
 from snnlearn.functional.chunk import Restarts, rows_at
 from snnlearn.functional.dynamics import Jacobian
 from snnlearn.functional.eligibility import refuse_second_order
+from snnlearn.functional.precision import in_products, outside_autocast, remembers_autocast, widened
 from snnlearn.functional.traced_step import DirectDerivative, GatedStep, LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
 
@@ -114,6 +115,7 @@ class ChunkedStep(torch.autograd.Function):
     """K steps of a connection and the neuron behind it as one node, with the gradients of a `ChunkSource`."""
 
     @staticmethod
+    @remembers_autocast
     def forward(
         ctx: Any,
         x: Tensor,
@@ -121,28 +123,34 @@ class ChunkedStep(torch.autograd.Function):
         bias: Tensor | None,
         weighted_map: WeightedMap,
         source: ChunkSource,
-        run: Callable[[Tensor, Tensor, Tensor | None], ChunkRun],
+        run: Callable[[Tensor, Tensor, Tensor | None, WeightedMap], ChunkRun],
         told: Callable[[str], None],
         feedback: Tensor | None,
         *parameters: Tensor,
     ) -> Tensor:
         """Return the spikes [K B, *units] of x [K B, *inputs] and let the source take in the chunk.
 
-        `run(x, weight, bias)` steps the neuron; `told` hears the name of each phase; `feedback`, shaped like `weight`,
-        carries the signal down in its place.
+        `run(x, weight, bias, map)` steps the neuron, with the map in the precision of autocast; `told` hears the name
+        of each phase; `feedback`, shaped like `weight`, carries the signal down in its place.
         """
-        ctx.source, ctx.tick, ctx.told, ctx.map = source, source.expect(), told, weighted_map
+        ctx.source, ctx.tick, ctx.told, ctx.map = (
+            source,
+            source.expect(),
+            told,
+            in_products(weighted_map, ctx.product_dtype),
+        )
         ctx.dtypes = [None if value is None else value.dtype for value in (x, weight, bias, *parameters)]
         ctx.shapes, ctx.x_shape = [parameter.shape for parameter in parameters], x.shape
-        steps, inputs = run(x, weight, bias)
+        steps, inputs = run(x, weight, bias, ctx.map)
         ctx.inputs_shape = inputs.shape
         told("FORWARD")
-        source.advance_chunk_(inputs, steps)
+        source.advance_chunk_(widened(inputs, ctx.product_dtype), steps)
         told("TRACE_UPDATE")
         ctx.save_for_backward(weight, steps.spike_input, feedback)
         return steps.spike
 
     @staticmethod
+    @outside_autocast
     def backward(ctx: Any, signal: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients for x, W, b and the neuron's parameters from the signals dL_t/ds_t [K B, *units]."""
         refuse_second_order("a layer with an eligibility trace")

@@ -15,10 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from snnlearn.functional.eligibility import TraceSource, linear_gradients, refuse_second_order
+from snnlearn.functional.precision import in_products, outside_autocast, remembers_autocast, widened
 from snnlearn.functional.surrogates import Surrogate
+from snnlearn.functional.weighted_map import Dense
 from snnlearn.kernels import dispatch
 
 CutAdvance = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -98,6 +99,7 @@ class LinearCutStep(torch.autograd.Function):
     """A linear connection, the neuron behind it and the update of its trace as one node."""
 
     @staticmethod
+    @remembers_autocast
     def forward(
         ctx: Any,
         x: Tensor,
@@ -110,14 +112,15 @@ class LinearCutStep(torch.autograd.Function):
         """Return the spikes of x W^T + b, and advance the trace by x; keep the weight, u and the tick, but not x."""
         ctx.source, ctx.tick, ctx.surrogate, ctx.x_dtype = source, source.expect(), surrogate, x.dtype
         ctx.bias_dtype = None if bias is None else bias.dtype
-        y = F.linear(x, weight, bias)
+        y = in_products(Dense(), ctx.product_dtype).value(x, weight, bias)
         spike, u = advance(y)
         ctx.y_dtype = y.dtype
         ctx.save_for_backward(weight, u)
-        source.advance_(x)
+        source.advance_(widened(x, ctx.product_dtype))
         return spike
 
     @staticmethod
+    @outside_autocast
     def backward(ctx: Any, grad_spike: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients for x, weight and bias from d = psi(u) * dL/ds; raise when asked for a graph of them."""
         refuse_second_order("a layer with an eligibility trace")

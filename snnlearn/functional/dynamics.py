@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from snnlearn.functional.device_numbers import numbers_like
+
 State = tuple[Tensor, ...]
 """The K hidden values of a neuron, each of the shape of its input."""
 
@@ -200,14 +202,14 @@ def leak_jacobian(leak: LeakTransition, gate: Float[Tensor, "*units"]) -> Jacobi
     tensor([[0.5000]])
     """
     hidden = len(leak.drive)
-    constant = torch.tensor(leak.transition, dtype=gate.dtype, device=gate.device)
-    drive, readout = gate.new_tensor(leak.drive), gate.new_tensor(leak.readout)
+    constant = numbers_like(leak.transition, gate)
+    drive, readout = numbers_like(leak.drive, gate), numbers_like(leak.readout, gate)
     places = (1,) * gate.dim()
     return Jacobian(
         constant.reshape(hidden, hidden, *places).expand(hidden, hidden, *gate.shape),
         drive.reshape(hidden, *places).expand(hidden, *gate.shape),
         (readout @ constant).reshape(hidden, *places) * gate,
-        float(readout @ drive) * gate,
+        sum(o * g for o, g in zip(leak.readout, leak.drive, strict=True)) * gate,
     )
 
 

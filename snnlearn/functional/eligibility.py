@@ -13,9 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
-from snnlearn.functional.weighted_map import Convolution, rows_of
+from snnlearn.functional.precision import LowPrecision, in_products, outside_autocast, remembers_autocast
+from snnlearn.functional.weighted_map import Convolution, Dense, rows_of
 
 BiasTrace = Tensor | float | None
 """The trace of a constant one: per sample, one number for all of them, or None for 1."""
@@ -74,14 +74,16 @@ class LinearEligibility(torch.autograd.Function):
     """y = x W^T + b with the weight gradient of the trace; see the module's equations."""
 
     @staticmethod
+    @remembers_autocast
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, source: TraceSource) -> Tensor:
         """Return the plain layer's value; keep the weight, and the tick to find the trace at, but not x."""
         ctx.save_for_backward(weight)
         ctx.source, ctx.tick, ctx.x_dtype = source, source.expect(), x.dtype
         ctx.bias_dtype = None if bias is None else bias.dtype
-        return F.linear(x, weight, bias)
+        return in_products(Dense(), ctx.product_dtype).value(x, weight, bias)
 
     @staticmethod
+    @outside_autocast
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients for x, weight and bias; raise when asked for a graph of them."""
         refuse_second_order("a layer with an eligibility trace")
@@ -92,21 +94,22 @@ class LinearEligibility(torch.autograd.Function):
 def linear_gradients(ctx: Any, d: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return dL/dx, dL/dW and dL/db of x W^T + b for d = dL/dy [..., O], each None where nobody asks.
 
-    `ctx` that of a Function whose first inputs are x, weight and bias, with `source`, `tick`, `x_dtype` and
-    `bias_dtype` noted at forward. dL/dW is None too when the source gathers it itself.
+    `ctx` that of a Function whose first inputs are x, weight and bias, with `source`, `tick`, `x_dtype`,
+    `bias_dtype` and `product_dtype` noted at forward. dL/dW is None too when the source gathers it itself.
     """
     need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+    products = in_products(Dense(), ctx.product_dtype)
     trace, bias_trace = ctx.source.read(ctx.tick) if need_weight or need_bias else (d, None)
     grad_x = grad_weight = grad_bias = None
     if need_weight:
         wide = torch.promote_types(d.dtype, trace.dtype)
         d_rows, trace_rows = rows_of(d.to(wide)), rows_of(trace.to(wide))
-        if not ctx.source.gather(d_rows, trace_rows, weight):
-            grad_weight = (d_rows.T @ trace_rows).to(weight.dtype)
+        if ctx.product_dtype is not None or not ctx.source.gather(d_rows, trace_rows, weight):
+            grad_weight = products.weight_gradient(d_rows, trace_rows, weight).to(weight.dtype)
     if need_bias:
         grad_bias = bias_gradient(d, bias_trace).to(ctx.bias_dtype)
     if need_x:
-        grad_x = (d @ weight.to(d.dtype)).to(ctx.x_dtype)
+        grad_x = products.input_gradient(d, weight, d.shape).to(ctx.x_dtype)
     return grad_x, grad_weight, grad_bias
 
 
@@ -146,6 +149,7 @@ class ConvEligibility(torch.autograd.Function):
     """A convolution, transposed or not, with the weight gradient of the trace, which has the input map's shape."""
 
     @staticmethod
+    @remembers_autocast
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, source: TraceSource, convolution: Convolution
     ) -> Tensor:
@@ -154,9 +158,10 @@ class ConvEligibility(torch.autograd.Function):
         ctx.source, ctx.tick, ctx.convolution = source, source.expect(), convolution
         ctx.x_dtype, ctx.x_shape = x.dtype, x.shape
         ctx.bias_dtype = None if bias is None else bias.dtype
-        return convolution.value(x, weight, bias)
+        return in_products(convolution, ctx.product_dtype).value(x, weight, bias)
 
     @staticmethod
+    @outside_autocast
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients for x, weight and bias; raise when asked for a graph of them."""
         refuse_second_order("a layer with an eligibility trace")
@@ -167,7 +172,13 @@ class ConvEligibility(torch.autograd.Function):
         else:
             trace, bias_trace = d.new_zeros(()).expand(ctx.x_shape), None
         d = d.to(torch.promote_types(d.dtype, trace.dtype))
-        grad_x, grad_weight = ctx.convolution.gradients(d, trace.to(d.dtype), weight, (need_x, need_weight))
+        products = in_products(ctx.convolution, ctx.product_dtype)
+        grad_x = grad_weight = None
+        if isinstance(products, LowPrecision):
+            grad_x = products.input_gradient(d, weight, ctx.x_shape) if need_x else None
+            grad_weight = products.weight_gradient(d, trace, weight) if need_weight else None
+        else:
+            grad_x, grad_weight = ctx.convolution.gradients(d, trace.to(d.dtype), weight, (need_x, need_weight))
         grad_bias = bias_gradient(ctx.convolution.units_last(d), bias_trace).to(ctx.bias_dtype) if need_bias else None
         return (
             None if grad_x is None else grad_x.to(ctx.x_dtype),

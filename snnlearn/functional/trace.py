@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from snnlearn.functional.device_numbers import numbers_like
 from snnlearn.functional.dynamics import LeakTransition
 
 FLUSH_BELOW = 1e-30
@@ -123,8 +124,7 @@ def read_leak_trace(traces: Float[Tensor, "hidden *inputs"], leak: LeakTransitio
     picked = [k for k, weight in enumerate(leak.readout) if weight]
     if len(picked) == 1 and leak.readout[picked[0]] == 1.0:
         return traces[picked[0]]
-    weights = torch.tensor(leak.readout, dtype=traces.dtype, device=traces.device)
-    return torch.einsum("k,k...->...", weights, traces)
+    return torch.einsum("k,k...->...", numbers_like(leak.readout, traces), traces)
 
 
 __all__ = [

@@ -19,6 +19,7 @@ from torch import Tensor
 from snnlearn.functional.batch_ties import BatchTies
 from snnlearn.functional.dynamics import Jacobian
 from snnlearn.functional.eligibility import refuse_second_order
+from snnlearn.functional.precision import in_products, outside_autocast, remembers_autocast, widened
 from snnlearn.functional.weighted_map import WeightedMap
 
 
@@ -96,6 +97,7 @@ class TracedStep(torch.autograd.Function):
     """A connection and the neuron behind it as one node, with the gradients of a `StepSource`."""
 
     @staticmethod
+    @remembers_autocast
     def forward(
         ctx: Any,
         x: Tensor,
@@ -112,17 +114,23 @@ class TracedStep(torch.autograd.Function):
 
         `feedback`, shaped like `weight`, carries the signal down in its place.
         """
-        ctx.source, ctx.tick, ctx.told, ctx.map = source, source.expect(), told, weighted_map
+        ctx.source, ctx.tick, ctx.told, ctx.map = (
+            source,
+            source.expect(),
+            told,
+            in_products(weighted_map, ctx.product_dtype),
+        )
         ctx.dtypes = [None if value is None else value.dtype for value in (x, weight, bias, *parameters)]
         ctx.shapes, ctx.x_shape = [parameter.shape for parameter in parameters], x.shape
-        step = advance(weighted_map.value(x, weight, bias))
+        step = advance(ctx.map.value(x, weight, bias))
         told("FORWARD")
-        source.advance_(x.detach(), step)
+        source.advance_(widened(x.detach(), ctx.product_dtype), step)
         told("TRACE_UPDATE")
         ctx.save_for_backward(weight, step.spike_input, feedback, None if step.ties is None else step.ties.z)
         return step.spike
 
     @staticmethod
+    @outside_autocast
     def backward(ctx: Any, signal: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients for x, W, b and the neuron's parameters from the signal dL/ds [*units]."""
         refuse_second_order("a layer with an eligibility trace")

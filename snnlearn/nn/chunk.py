@@ -172,7 +172,7 @@ def _scan(
             spikes = None if spikes is None else zero_rows(spikes, rows)
         if recurrent_weight is not None and spikes is not None:
             fed.append(spikes)
-            y[t] += F.linear(spikes, recurrent_weight)
+            y[t] += F.linear(spikes.to(recurrent_weight.dtype), recurrent_weight)
         spikes = advance(y[t], t)
         fired.append(spikes)
         if shows_membrane and neuron.state is not None:

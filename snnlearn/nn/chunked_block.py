@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from snnlearn.functional.chunked_step import ChunkedStep, ChunkRun, ChunkSteps
 from snnlearn.functional.cut_step import spike_gate
+from snnlearn.functional.precision import LowPrecision
 from snnlearn.functional.sparse_map import FoundSparse, SparseDense, is_sparse
 from snnlearn.functional.traced_step import GatedStep, LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
@@ -48,8 +48,9 @@ def run_chunk(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
     shown: list[Tensor] = []
     rows = enter_spikes(block, x)
 
-    def run(x: Tensor, weight: Tensor, bias: Tensor | None) -> ChunkRun:
-        steps, inputs = _steps(block, trace, x if rows.layout is torch.strided else rows, weight, bias, chunk)
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None, weighted_map: WeightedMap) -> ChunkRun:
+        x = x if rows.layout is torch.strided else rows
+        steps, inputs = _steps(block, trace, x, weight, bias, weighted_map, chunk)
         if steps.membrane is not None:
             shown.append(steps.membrane)
         return ChunkRun(steps, inputs)
@@ -76,12 +77,12 @@ def _norm_apart(block: "ETBlock", trace: TraceBuffer, x: Tensor, chunk: Chunk) -
     connection, norm = block.connection, block.norm
     assert norm is not None
 
-    def run(x: Tensor, weight: Tensor, bias: Tensor | None) -> ChunkRun:
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None, weighted_map: WeightedMap) -> ChunkRun:
         if isinstance(connection, ETRecurrent):
-            y, before = _fed_back(block, x, weight, bias, chunk)
+            y, before = _fed_back(block, x, weight, bias, weighted_map, chunk)
             x = torch.cat([x, before], dim=-1)
         else:
-            y = _map_for(connection, x).value(x, weight, bias)
+            y = weighted_map.value(x, weight, bias)
         gate = y.new_ones(()).expand(y.shape)  # the product is its own output
         return ChunkRun(ChunkSteps(y, gate, None, (), chunk.steps, chunk.restarts), x)
 
@@ -101,7 +102,9 @@ def _norm_apart(block: "ETBlock", trace: TraceBuffer, x: Tensor, chunk: Chunk) -
     return output
 
 
-def _fed_back(block: "ETBlock", x: Tensor, weight: Tensor, bias: Tensor | None, chunk: Chunk) -> tuple[Tensor, Tensor]:
+def _fed_back(
+    block: "ETBlock", x: Tensor, weight: Tensor, bias: Tensor | None, weighted_map: WeightedMap, chunk: Chunk
+) -> tuple[Tensor, Tensor]:
     """Return y [K B, O] of a recurrent block with a norm, its own spikes in it, and these, of the step before each.
 
     They come back in front of the norm, so the steps are run once to know them; the neuron's state stays where it was.
@@ -109,7 +112,7 @@ def _fed_back(block: "ETBlock", x: Tensor, weight: Tensor, bias: Tensor | None, 
     connection, neuron = block.connection, block.neuron
     assert isinstance(connection, ETRecurrent)
     inner = connection.in_features
-    y = chunk.unfolded(F.linear(x, weight[:, :inner], bias))
+    y = chunk.unfolded(weighted_map.value(x, weight[:, :inner], bias))
     spikes, kept, before = connection.spikes_for(chunk.unfolded(x)[0]), neuron.stash(), []
     for t in range(chunk.steps):
         rows = chunk.rows_at(t)
@@ -117,7 +120,7 @@ def _fed_back(block: "ETBlock", x: Tensor, weight: Tensor, bias: Tensor | None, 
             neuron.reset(rows)
             spikes = zero_rows(spikes, rows)
         before.append(spikes)
-        y[t] += F.linear(spikes, weight[:, inner:])
+        y[t] += weighted_map.value(spikes, weight[:, inner:], None)
         spikes = neuron._advance(y[t] if block.norm is None else block.norm(y[t])).detach()
     neuron.restore(kept)
     return y.flatten(0, 1), torch.cat(before).to(x.dtype)
@@ -129,19 +132,22 @@ def _steps(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    weighted_map: WeightedMap,
     chunk: Chunk,
 ) -> tuple[ChunkSteps, Tensor]:
     """Run connection and neuron through the chunk, outside autograd; return the steps and what entered the weights."""
     connection, neuron, norm = block.connection, block.neuron, norm_of_step(block.norm)
     recurrent_weight = spikes = before = None
     if isinstance(connection, ETRecurrent) and norm is not None:
-        y, before = _fed_back(block, x, weight, bias, chunk)
+        y, before = _fed_back(block, x, weight, bias, weighted_map, chunk)
     elif isinstance(connection, ETRecurrent):
         inner = connection.in_features
-        y = F.linear(x, weight[:, :inner], bias)
+        y = weighted_map.value(x, weight[:, :inner], bias)
         recurrent_weight, spikes = weight[:, inner:], connection.spikes_for(chunk.unfolded(x)[0])
+        if isinstance(weighted_map, LowPrecision):
+            recurrent_weight = recurrent_weight.to(weighted_map.dtype)
     else:
-        y = _map_for(connection, x).value(x, weight, bias)
+        y = weighted_map.value(x, weight, bias)
     needs_jacobian = isinstance(trace, StepTrace) and (trace.needs_jacobian or _has_affine(block))
     scans: list[NeuronScan] = []
 

@@ -1,5 +1,7 @@
 """The per-synapse eligibility of one block: exact for any elementwise neuron, B x O x I numbers per hidden value."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +12,7 @@ from snnlearn.functional.chunk import Parts, Restarts, fold_chunk, roll_leak_tra
 from snnlearn.functional.chunk_roll import empty_eligibility, read_norm, read_weights, roll_eligibility, roll_weights
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, leak_jacobian
+from snnlearn.functional.precision import full_precision
 from snnlearn.functional.sparse_eligibility import (
     fold_sparse_chunk,
     laid_by_input,
@@ -40,7 +43,9 @@ class KeptChunk(NamedTuple):
     restarts: Restarts
     has_one: bool
 
-    def gradient(self, signals: Tensor, entering: Parts | None) -> Tensor:
+    def gradient(
+        self, signals: Tensor, entering: Parts | None, product: Callable[[Tensor, Tensor], Tensor] | None = None
+    ) -> Tensor:
         """Return the chunk's share of dL/dW for the signals [K, B, ..., O] and the parts that enter it."""
         by_filter = None
         if self.filter is not None:
@@ -49,7 +54,7 @@ class KeptChunk(NamedTuple):
         both = by_part if by_filter is None else torch.cat([by_part, by_filter])
         if is_sparse(self.inputs):
             return fold_sparse_chunk(received, both, self.inputs, entering, self.has_one)
-        return fold_chunk(received, both, self.inputs, entering)
+        return fold_chunk(received, both, self.inputs, entering, product)
 
     def rolled(self, entering: Parts | None, shared: int = 0) -> Parts:
         """Return the parts at the end of the chunk; those that enter it are written over.
@@ -160,7 +165,8 @@ class SynapticTrace(StepTrace):
         if self.kept is None:
             return
         kept, self.kept = self.kept, None
-        self.take_chunk(kept)
+        with full_precision(kept.inputs.device):
+            self.take_chunk(kept)
 
     def take_chunk(self, kept: KeptChunk) -> None:
         """Move E and the values of the filter through a chunk."""
@@ -193,7 +199,8 @@ class SynapticTrace(StepTrace):
         self.check(tick)
         assert self.kept is not None
         signals = signal.unflatten(0, self.kept.jacobian.spike_input.shape[:2]).to(self.kept.jacobian.drive.dtype)
-        return self._apart(self.kept.gradient(signals, self.parts()))
+        product = partial(weighted_map.weight_gradient, weight=weight)
+        return self._apart(self.kept.gradient(signals, self.parts(), product))
 
     def _apart(self, gathered: Tensor) -> tuple[Tensor, Tensor]:
         if not self.has_bias:
@@ -207,7 +214,8 @@ class SynapticTrace(StepTrace):
         if self.spike_by_weight is not None:
             return float(self.spike_by_weight.norm())
         if self.kept is not None:
-            return self.kept.read_norm(self.parts())
+            with full_precision(self.kept.inputs.device):
+                return self.kept.read_norm(self.parts())
         return 0.0 if self.values is None else float(self.values.norm())
 
     def settle_ahead(self) -> None:

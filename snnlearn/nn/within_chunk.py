@@ -21,6 +21,7 @@ from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, leak_jacobian
 from snnlearn.functional.traced_step import LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
+from snnlearn.kernels import dispatch
 from snnlearn.nn.clocked_trace import StaleTraceError
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.synaptic_trace import KeptChunk
@@ -108,7 +109,7 @@ class WithinChunkTrace(StepTrace):
         """Keep what backward needs: the Jacobian [H, H, K, B, ...] that is followed, and the inputs [K, B, ...]."""
         followed = jacobian if self.leak is None else leak_jacobian(self.leak, gate)
         assert followed is not None, "nobody asked for the Jacobian of this chunk"
-        self.kept = KeptChunk(followed, self.filter, inputs, restarts)
+        self.kept = KeptChunk(followed, self.filter, inputs, restarts, has_one=False)
         self.past = torch.ones((1, inputs.shape[1]), dtype=torch.bool, device=inputs.device)
 
     def weight_gradients(
@@ -117,11 +118,11 @@ class WithinChunkTrace(StepTrace):
         """Return dL/dW and dL/db for the signals [K B, *units] of the chunk that is kept; a step is a chunk of one."""
         self.check(tick)
         assert self.kept is not None
-        jacobian, filter, inputs, restarts = self.kept
+        jacobian, filter, inputs, restarts, _ = self.kept
         signals = signal.unflatten(0, inputs.shape[:2]).to(jacobian.drive.dtype)
         if filter is not None:
-            signals, _ = scan_leak(signals, filter, restarts)
-        received, _ = scan_chunk(jacobian, signals, restarts)
+            signals, _ = dispatch.run(scan_leak, signals, filter, restarts)
+        received, _ = dispatch.run(scan_chunk, jacobian, signals, restarts)
         d = self.tied(received.flatten(0, 1))
         by_bias = weighted_map.units_last(d).flatten(0, -2).sum(0)
         return weighted_map.weight_gradient(d, inputs.flatten(0, 1).to(d.dtype), weight), by_bias

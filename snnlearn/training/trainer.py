@@ -5,6 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +26,10 @@ from snnlearn.training.metrics import MetricLog, Running
 from snnlearn.training.progress import Progress, ProgressKind, make_progress
 from snnlearn.training.watch import RateWatch
 
-__all__ = ["Options", "Position", "Trainer", "evaluate_batch"]
+__all__ = ["Options", "Position", "Precision", "Trainer", "evaluate_batch", "products_in"]
+
+Precision = Literal["float32", "bfloat16", "float16"]
+"""What the operands of products are rounded to: `snnlearn.functional.precision`."""
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +41,7 @@ class Options:
     `epochs` in all (a resumed run counts those before), `log_every` and `save_every` batches between two lines
     of metrics and two checkpoints (None: at the end of an epoch only), `nonfinite` what a batch with a NaN or
     infinite loss does, `progress` the display, `tensorboard` whether curves are written, `fidelity_every` epochs
-    between two measurements of the rule against BPTT (None: never).
+    between two measurements of the rule against BPTT (None: never), `precision` of the operands of products.
 
     >>> Options(epochs=3).nonfinite
     'stop'
@@ -50,6 +54,7 @@ class Options:
     progress: ProgressKind = "auto"
     tensorboard: bool = False
     fidelity_every: int | None = None
+    precision: Precision = "float32"
 
 
 @dataclass
@@ -173,7 +178,7 @@ class Trainer:
                 running.empty += 1
                 continue
             try:
-                running.add(evaluate_batch(self.learner, x, y, self.device))
+                running.add(evaluate_batch(self.learner, x, y, self.device, self.options.precision))
             except NonFiniteError as error:
                 self._nonfinite_evaluation(running, error)
             if self._stop.requested:
@@ -215,7 +220,8 @@ class Trainer:
             return
         try:
             per_step = isinstance(y, StepTargets)
-            self._last = self.learner.learn(x.to(self.device), y.to(self.device), per_step_target=per_step)
+            with products_in(self.options.precision, self.device):
+                self._last = self.learner.learn(x.to(self.device), y.to(self.device), per_step_target=per_step)
         except NonFiniteError as error:
             self._nonfinite(error)
         else:
@@ -302,9 +308,24 @@ class Trainer:
         return float(self.learner.optimizer.param_groups[0]["lr"])
 
 
-def evaluate_batch(learner: OnlineLearner, x: Inputs, y: Targets, device: torch.device) -> SequenceResult:
+def products_in(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which the operands of products have that precision: torch's autocast, or nothing.
+
+    >>> with products_in("bfloat16", torch.device("cpu")):
+    ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+    torch.bfloat16
+    """
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype={"bfloat16": torch.bfloat16, "float16": torch.float16}[precision])
+
+
+def evaluate_batch(
+    learner: OnlineLearner, x: Inputs, y: Targets, device: torch.device, precision: Precision = "float32"
+) -> SequenceResult:
     """Return the figures of one batch, x [T, B, ...] and its labels or `StepTargets`, without learning from it."""
-    return learner.evaluate(x.to(device), y.to(device), per_step_target=isinstance(y, StepTargets))
+    with products_in(precision, device):
+        return learner.evaluate(x.to(device), y.to(device), per_step_target=isinstance(y, StepTargets))
 
 
 def _score(figures: Mapping[str, Any]) -> float | None:
