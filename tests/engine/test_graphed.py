@@ -334,7 +334,7 @@ def dampened(learner: OnlineLearner) -> None:
 
 
 def undecided(learner: OnlineLearner) -> None:
-    learner._chooses_chunk = True
+    learner.chooses_chunk = True
 
 
 @pytest.mark.parametrize(
