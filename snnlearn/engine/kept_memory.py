@@ -128,8 +128,10 @@ def _of_chunk(module: nn.Module) -> tuple[Any, ...]:
 
 
 def _tensors_of(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in tuples of tuples."""
-    if isinstance(value, Tensor):
+    """Yield the tensors in tuples of tuples; sparse rows as the three that they are made of."""
+    if isinstance(value, Tensor) and value.layout is torch.sparse_csr:
+        yield from (value.crow_indices(), value.col_indices(), value.values())
+    elif isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple):
         for part in value:

@@ -113,10 +113,8 @@ PER_SYNAPSE: dict[str, Callable[[], LearningRule]] = {
     [
         ("lif", "drtrl", True),
         ("alif", "drtrl", False),
-        ("cuba", "drtrl", True),
         ("lif", "eprop", False),
         ("alif", "eprop", True),
-        ("lif", "superspike", True),
         ("cuba", "superspike", False),
     ],
 )

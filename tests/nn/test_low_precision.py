@@ -125,8 +125,12 @@ NETS: dict[str, tuple[Callable[[], nn.Sequential], str]] = {
 }
 
 
-@LOW
-@pytest.mark.parametrize("name", NETS)
+HALF = ("trace of inputs", "trace of inputs, convolution", "per synapse", "filtered twice")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, torch.bfloat16) for name in NETS), *((name, torch.float16) for name in HALF)]
+)
 def test_memory_is_float32_and_gradients_agree(name: str, dtype: torch.dtype) -> None:
     make, rule = NETS[name]
     errors = []
@@ -161,8 +165,7 @@ def accumulated(rule: str, chunk: int, dtype: torch.dtype, autocast: bool, steps
     return remembered(net)
 
 
-@pytest.mark.parametrize("chunk", [1, 40])
-@pytest.mark.parametrize("rule", ["ottt", "approximate_otpe", "otpe"])
+@pytest.mark.parametrize(("rule", "chunk"), [("ottt", 1), ("ottt", 40), ("approximate_otpe", 40), ("otpe", 40)])
 def test_a_slow_trace_does_not_stick(rule: str, chunk: int, unchecked: None) -> None:
     exact = accumulated(rule, 40, torch.float64, False)
     low = accumulated(rule, chunk, torch.float32, True)
