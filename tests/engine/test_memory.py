@@ -56,8 +56,8 @@ def peak_of(rule: LearningRule, steps: int) -> int:
 
 
 @pytest.mark.parametrize("rule", [OTTT(), SLTT()], ids=["ottt", "sltt"])
-def test_online_rules_hold_as_much_at_ten_thousand_steps_as_at_ten(rule: LearningRule, unchecked: None) -> None:
-    lengths = (10, 100, 1_000, 10_000) if rule.name == "OTTT" else (10, 1_000)
+def test_online_rules_hold_as_much_at_four_thousand_steps_as_at_ten(rule: LearningRule, unchecked: None) -> None:
+    lengths = (10, 1_000, 4_000) if rule.name == "OTTT" else (10, 1_000)
     peaks = {steps: peak_of(rule, steps) for steps in lengths}
     assert max(peaks.values()) < 1.02 * min(peaks.values()), peaks
 
