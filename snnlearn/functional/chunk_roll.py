@@ -153,7 +153,7 @@ def roll_eligibility(
             flush_subnormals_(part.flatten(0, -3).baddbmm_(by_step, rows, beta=0))
         return parts
     moved = [number for number, part in enumerate(eligibility) if part.shape[-2] == weights.shape[-1]]
-    feeds = _feeds(product)
+    feeds = feeding(product)
     flat = [part.flatten(0, -3) for part in eligibility]
     factors = product.flatten(2, -2).unsqueeze(-1)
     for block in _blocks(flat):
@@ -162,8 +162,12 @@ def roll_eligibility(
     return eligibility
 
 
-def _feeds(product: Tensor) -> list[list[bool]]:
-    """Return whether part i at the end depends on part j at the entry for any unit; yes where asking would wait."""
+def feeding(product: Float[Tensor, "parts parts *units"]) -> list[list[bool]]:
+    """Return whether part i at the end depends on part j at the entry for any unit; yes where asking would wait.
+
+    >>> feeding(torch.tensor([[[0.5], [0.0]], [[1.0], [0.9]]]))
+    [[True, False], [True, True]]
+    """
     if product.device.type != "cpu" or is_captured():
         return [[True] * len(product)] * len(product)
     return [[bool(entry.any()) for entry in row] for row in product]
@@ -232,6 +236,7 @@ def read_norm(
 
 __all__ = [
     "empty_eligibility",
+    "feeding",
     "read_norm",
     "read_weights",
     "roll_eligibility",

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from snnlearn.functional.chunk import Parts, Restarts, roll_leak_trace
+from snnlearn.functional.chunk_roll import feeding
 from snnlearn.functional.dynamics import LeakTransition
 from snnlearn.functional.sparse_map import add_weight_gradient_, roll_sparse_trace, row_numbers, sparse_rows
 from snnlearn.functional.trace import flush_subnormals_
@@ -174,7 +175,7 @@ def _add_chunk_(parts: list[Tensor], weights: Tensor, x: Tensor, has_one: bool) 
 
 def _carry_(parts: list[Tensor], moved: list[int], product: Tensor) -> None:
     """Multiply E by A_K ... A_1 sample by sample, in the cache, the last part first: a filter reads what entered."""
-    feeds = (product != 0).flatten(2).any(-1).tolist()
+    feeds = feeding(product)
     copied = [any(feeds[row][column] for row in moved if row < column) for column in range(len(parts))]
     for sample in range(product.shape[2]):
         before = [part[sample].T.clone() if own else part[sample].T for part, own in zip(parts, copied, strict=True)]

@@ -47,14 +47,18 @@ class KeptChunk(NamedTuple):
         self, signals: Tensor, entering: Parts | None, product: Callable[[Tensor, Tensor], Tensor] | None = None
     ) -> Tensor:
         """Return the chunk's share of dL/dW for the signals [K, B, ..., O] and the parts that enter it."""
-        by_filter = None
-        if self.filter is not None:
-            signals, by_filter = dispatch.run(scan_leak, signals, self.filter, self.restarts)
-        received, by_part = dispatch.run(scan_chunk, self.jacobian, signals, self.restarts)
-        both = by_part if by_filter is None else torch.cat([by_part, by_filter])
+        received, by_part = self.received(signals)
         if is_sparse(self.inputs):
-            return fold_sparse_chunk(received, both, self.inputs, entering, self.has_one)
-        return fold_chunk(received, both, self.inputs, entering, product)
+            return fold_sparse_chunk(received, by_part, self.inputs, entering, self.has_one)
+        return fold_chunk(received, by_part, self.inputs, entering, product)
+
+    def received(self, signals: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what meets the input of each step [K, B, ..., O] and the parts that enter [P, B, ..., O]."""
+        if self.filter is None:
+            return dispatch.run(scan_chunk, self.jacobian, signals, self.restarts)
+        filtered, by_filter = dispatch.run(scan_leak, signals, self.filter, self.restarts)
+        received, by_hidden = dispatch.run(scan_chunk, self.jacobian, filtered, self.restarts)
+        return received, torch.cat([by_hidden, by_filter])
 
     def rolled(self, entering: Parts | None, shared: int = 0) -> Parts:
         """Return the parts at the end of the chunk; those that enter it are written over.

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from snnlearn.functional.chunk import Restarts, scan_chunk, scan_leak
+from snnlearn.functional.chunk import Restarts
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, leak_jacobian
 from snnlearn.functional.traced_step import LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
-from snnlearn.kernels import dispatch
 from snnlearn.nn.clocked_trace import StaleTraceError
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.synaptic_trace import KeptChunk
@@ -118,11 +117,8 @@ class WithinChunkTrace(StepTrace):
         """Return dL/dW and dL/db for the signals [K B, *units] of the chunk that is kept; a step is a chunk of one."""
         self.check(tick)
         assert self.kept is not None
-        jacobian, filter, inputs, restarts, _ = self.kept
-        signals = signal.unflatten(0, inputs.shape[:2]).to(jacobian.drive.dtype)
-        if filter is not None:
-            signals, _ = dispatch.run(scan_leak, signals, filter, restarts)
-        received, _ = dispatch.run(scan_chunk, jacobian, signals, restarts)
+        inputs = self.kept.inputs
+        received, _ = self.kept.received(signal.unflatten(0, inputs.shape[:2]).to(self.kept.jacobian.drive.dtype))
         d = self.tied(received.flatten(0, 1))
         by_bias = weighted_map.units_last(d).flatten(0, -2).sum(0)
         return weighted_map.weight_gradient(d, inputs.flatten(0, 1).to(d.dtype), weight), by_bias
