@@ -36,6 +36,9 @@ from works import WORKS, Work, events_of, sparse_products
 
 from snnlearn import DRTRL, OTTT, EProp, LearningRule, OnlineLearner
 from snnlearn.data import SparseSequence
+from snnlearn.engine.chunked import covered
+from snnlearn.engine.layout import lay_out_, may_choose_layout
+from snnlearn.nn.clocked_trace import ClockedTrace
 from snnlearn.rules.legality import RuleChoiceError
 
 KAPPA = 0.875
@@ -54,18 +57,21 @@ class Keeping(torch.optim.SGD):
         self.kept = [p.grad.clone() for group in self.param_groups for p in group["params"]]
 
 
-def learner_for(work: Work, rule: str, chunk: int, optimizer: type[torch.optim.Optimizer]) -> OnlineLearner:
+def learner_for(
+    work: Work, rule: str, chunk: int, optimizer: type[torch.optim.Optimizer], channels_last: bool = False
+) -> OnlineLearner:
     """Return a learner on the work's network, the same weights every time."""
     torch.manual_seed(0)
     net = work.build()
+    lay_out_(net, channels_last)
     return OnlineLearner(net, RULES[rule](), F.cross_entropy, optimizer(net.parameters(), lr=1e-3), chunk=chunk)
 
 
 def gradients(
-    work: Work, rule: str, chunk: int, x: Tensor | SparseSequence, labels: Tensor
+    work: Work, rule: str, chunk: int, x: Tensor | SparseSequence, labels: Tensor, channels_last: bool = False
 ) -> tuple[list[Tensor], dict[str, float]]:
     """Return the gradients of one sequence and the firing rates."""
-    learner = learner_for(work, rule, chunk, Keeping)
+    learner = learner_for(work, rule, chunk, Keeping, channels_last)
     rates = learner.learn(x, labels).firing_rates
     assert isinstance(learner.optimizer, Keeping)
     return learner.optimizer.kept, rates
@@ -82,17 +88,22 @@ def check_equal(work: Work, rules: list[str], chunks: list[int], x: Tensor, labe
     x, labels = x[:, :CHECKED_ROWS].contiguous(), labels[:CHECKED_ROWS]
     errors = {}
     for rule in rules:
-        whole = [len(x)] if is_refused(work, rule, 1) else [1]
-        reference, rates = gradients(work, rule, whole[0], x, labels)
+        first = len(x) if is_refused(work, rule, 1, len(x)) else 1
+        reference, rates = gradients(work, rule, first, x, labels)
         hidden = [rate for rate in rates.values() if rate < 1]
         assert any(0.02 < rate < 0.8 for rate in hidden), f"firing rates {rates}: the comparison would say nothing"
         assert all(float(gradient.norm()) > 0 for gradient in reference), "a gradient is zero"
         for chunk in chunks:
-            if chunk != whole[0] and not is_refused(work, rule, chunk):
+            if is_refused(work, rule, chunk, len(x)):
+                continue
+            if chunk != first:
                 errors[f"{rule} K={chunk}"] = relative_error(gradients(work, rule, chunk, x, labels)[0], reference)
-            if work.has_events and chunk > 1 and not is_refused(work, rule, chunk):
+            if work.has_events and chunk > 1:
                 found = gradients(work, rule, chunk, events_of(x), labels)[0]
                 errors[f"{rule} events K={chunk}"] = relative_error(found, reference)
+            if may_choose_layout(work.build()):
+                found = gradients(work, rule, chunk, x, labels, channels_last=True)[0]
+                errors[f"{rule} channels-last K={chunk}"] = relative_error(found, reference)
         if rule == "ottt":
             loop = work.hand(weights_of(work))
             loop.sequence(x, labels)
@@ -103,10 +114,10 @@ def check_equal(work: Work, rules: list[str], chunks: list[int], x: Tensor, labe
 
 
 @cache
-def is_refused(work: Work, rule: str, chunk: int) -> str:
-    """Return why the library refuses this rule and chunk on the work's network, "" when it does not."""
+def is_refused(work: Work, rule: str, chunk: int, steps: int) -> str:
+    """Return why the library refuses this rule and chunk on the work's network and T steps, "" when it does not."""
     try:
-        learner_for(work, rule, chunk, Keeping)
+        covered(learner_for(work, rule, chunk, Keeping).net, [torch.empty(0)] * steps, chunk)
     except RuleChoiceError as refusal:
         return str(refusal)
     return ""
@@ -132,13 +143,16 @@ def contenders(
         add(name, run, len(x))
 
     for rule in rules:
-        refused = {chunk: reason for chunk in chunks if (reason := is_refused(work, rule, chunk))}
+        refused = {chunk: reason for chunk in chunks if (reason := is_refused(work, rule, chunk, len(x)))}
         for reason in dict.fromkeys(refused.values()):
             named = ", ".join(str(chunk) for chunk in refused if refused[chunk] == reason)
             print(f"left out: {rule} K={named}: {reason}")
         for chunk in (chunk for chunk in chunks if chunk not in refused):
             short = x[:textbook_steps] if chunk == 1 and rule != "ottt" else x
             add_learner(f"{rule} K={chunk}", learner_for(work, rule, chunk, torch.optim.Adam), short)
+            if may_choose_layout(work.build()):
+                turned = learner_for(work, rule, chunk, torch.optim.Adam, channels_last=True)
+                add_learner(f"{rule} channels-last K={chunk}", turned, short)
             if events is not None and chunk > 1:
                 add_learner(f"{rule} events K={chunk}", learner_for(work, rule, chunk, torch.optim.Adam), events)
     loop = work.hand(weights_of(work))
@@ -153,16 +167,36 @@ def contenders(
     return runs, steps
 
 
-def rows_of(work: Work, steps: int, batch: int, milliseconds: dict[str, float], errors: dict[str, float]) -> list[Any]:
+def trace_bytes(work: Work, rule: str, x: Tensor) -> int:
+    """Return the bytes of the traces of a batch after a step, counted on one sample; 0 where chunks alone keep them."""
+    if is_refused(work, rule, 1, 2):
+        return 0
+    learner = learner_for(work, rule, 1, Keeping)
+    for x_t in x[:2, :1]:
+        learner.net(x_t)
+    traces = [module for module in learner.net.modules() if isinstance(module, ClockedTrace)]
+    return x.shape[1] * sum(kept_size(tuple(trace.watched().values())) for trace in traces)
+
+
+def kept_size(value: object) -> int:
+    """Return the bytes of the tensors in nested tuples, the gaps between their rows included."""
+    if isinstance(value, Tensor):
+        return value.untyped_storage().nbytes()
+    return sum(map(kept_size, value)) if isinstance(value, tuple) else 0
+
+
+def rows_of(
+    steps: int, milliseconds: dict[str, float], errors: dict[str, float], traced_bytes: dict[str, int]
+) -> list[Any]:
     """Return the rows of a work's table."""
     rows = []
     for name, value in milliseconds.items():
         rule, _, chunk = name.partition(" K=")
         floor = milliseconds.get(f"products K={chunk or 1}")
         traced = ""
-        rule = rule.removesuffix(" events")
-        if rule in RULES:
-            moved = 0 if int(chunk) >= steps else 2 * work.trace_bytes(batch, rule) / int(chunk)
+        rule = rule.removesuffix(" events").removesuffix(" channels-last")
+        if rule in traced_bytes:
+            moved = 0 if int(chunk) >= steps else 2 * traced_bytes[rule] / int(chunk)
             traced = f"{moved / 1e6:.2f}"
         rows.append(
             [
@@ -187,7 +221,7 @@ def measure(letter: str, options: argparse.Namespace) -> dict[str, Any]:
     chunks = sorted({steps if chunk == "T" else min(int(chunk), steps) for chunk in options.chunks})
     x, labels = work.inputs(steps, batch)
     print(f"\n({letter}) {work.title}, T = {steps}, B = {batch}; {float((x > 0).float().mean()):.2%} not zero")
-    rules = [rule for rule in options.rules if any(not is_refused(work, rule, chunk) for chunk in chunks)]
+    rules = [rule for rule in options.rules if any(not is_refused(work, rule, chunk, steps) for chunk in chunks)]
     errors = check_equal(work, rules, chunks, x, labels)
     runs, lengths = contenders(work, options.rules, chunks, x, labels, options.textbook_steps)
     seconds = interleaved(runs, options.rounds, CPU)
@@ -196,7 +230,8 @@ def measure(letter: str, options: argparse.Namespace) -> dict[str, Any]:
     peers, refused = peers_of(options.peers, conditions)
     for line in refused:
         print(f"left out: {line}")
-    print(table(HEADER, rows_of(work, steps, batch, milliseconds | peers, errors)))
+    traced_bytes = {rule: trace_bytes(work, rule, x) for rule in rules}
+    print(table(HEADER, rows_of(steps, milliseconds | peers, errors, traced_bytes)))
     reached = figures_of(letter, steps, milliseconds, peers)
     if reached:
         print()
@@ -207,7 +242,7 @@ def measure(letter: str, options: argparse.Namespace) -> dict[str, Any]:
         "peers": peers,
         "seconds": seconds,
         "timed_steps": lengths,
-        "trace_bytes": {rule: work.trace_bytes(batch, rule) for rule in options.rules},
+        "trace_bytes": traced_bytes,
         "gradient_error": errors,
         "figures": reached,
     }

@@ -23,8 +23,7 @@ class Work:
     """One network and its input; T and B unless told otherwise are `inputs.SIZES`.
 
     `inputs(steps, batch)` gives x [T, B, ...] and labels [B]; `products(x, net, chunk)` a run of the work's bare
-    matrix products, K steps at once; `layers` inputs and units of each layer with a trace, for counting bytes;
-    `has_events` whether the input is handed over as sparse events too.
+    matrix products, K steps at once; `has_events` whether the input is handed over as sparse events too.
     """
 
     title: str
@@ -32,16 +31,7 @@ class Work:
     inputs: Callable[[int, int], tuple[Tensor, Tensor]]
     hand: type[HandWritten]
     products: Callable[[Tensor, nn.Sequential, int], Callable[[], None]]
-    layers: tuple[tuple[int, int], ...]
     has_events: bool = False
-
-    def trace_bytes(self, batch: int, rule: str) -> int:
-        """Return the bytes of the traces in float32: B I per layer, or B O (I + 1), twice that with a filter."""
-        if rule == "ottt":
-            return 4 * batch * sum(inputs for inputs, _ in self.layers)
-        (inputs, units), rest = self.layers[0], self.layers[1:]
-        hidden = 2 if rule == "eprop" else 1
-        return 4 * batch * (hidden * units * (inputs + 1) + sum(units * (inputs + 1) for inputs, units in rest))
 
 
 def quantized(net: nn.Sequential) -> nn.Sequential:
@@ -198,16 +188,14 @@ def recordings(steps: int, batch: int) -> tuple[Tensor, Tensor]:
     return x[:steps], torch.tensor([int(sample[1]) for sample in chosen])
 
 
-MLP_LAYERS = ((2312, 512),)
 WORKS = {
-    "a": Work("MLP 2312-512-10", mlp, with_labels(digits, 10), HandWritten, mlp_products, MLP_LAYERS),
+    "a": Work("MLP 2312-512-10", mlp, with_labels(digits, 10), HandWritten, mlp_products),
     "b": Work(
         "conv 2x34x34 -> 32 -> 64 -> 10",
         convolutional,
         with_labels(frames, 10),
         HandConvolutional,
         convolutional_products,
-        ((2 * 34 * 34, 32 * 34 * 34), (32 * 17 * 17, 64 * 17 * 17)),
     ),
     "c": Work(
         "recurrent 700-256-20",
@@ -215,7 +203,6 @@ WORKS = {
         with_labels(utterances, 20),
         HandRecurrent,
         recurrent_products,
-        ((700 + 256, 256), (256, 20)),
     ),
     "d": Work(
         "MLP 2312-512-10 on N-MNIST recordings at 1 ms",
@@ -223,7 +210,6 @@ WORKS = {
         recordings,
         HandWritten,
         mlp_products,
-        MLP_LAYERS,
         has_events=True,
     ),
 }
