@@ -53,12 +53,12 @@ MEMORY_STEPS = (10, 1_000)
 class Keeping(torch.optim.SGD):
     """Keep the gradients of the last update and change nothing."""
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.kept = [p.grad.clone() for group in self.param_groups for p in group["params"]]
 
 
 def learner_for(
-    work: Work, rule: str, chunk: int, optimizer: type[torch.optim.Optimizer], channels_last: bool = False
+    work: Work, rule: str, chunk: int, optimizer: type[torch.optim.SGD | torch.optim.Adam], channels_last: bool = False
 ) -> OnlineLearner:
     """Return a learner on the work's network, the same weights every time."""
     torch.manual_seed(0)

@@ -125,10 +125,10 @@ def checks_of(
     work = WORKS[letter]
     x, y = work.inputs(steps, CHECKED_ROWS)
     here, there, chunk = (x.to(device), y.to(device)), (x, y), min(16, steps // 2)
-    alone = is_refused(work, rule, chunk) and is_refused(work, rule, 1)
+    alone = is_refused(work, rule, chunk, steps) and is_refused(work, rule, 1, steps)
     if alone:
         return
-    chunk = 1 if is_refused(work, rule, chunk) else chunk
+    chunk = 1 if is_refused(work, rule, chunk, steps) else chunk
     cpu = torch.device("cpu")
 
     def against(other: Callable[[], list[Tensor]], mine: Callable[[], list[Tensor]]) -> Callable[[], float]:
@@ -259,7 +259,7 @@ def time_one(
     """Return the row of one contender, none where it is refused or no longer fits in."""
     (name, replays, dtype, path), work, (x, y) = variant, WORKS[letter], data
     full = f"({letter}) {rule} K={chunk} {name}"
-    if is_refused(work, rule, chunk):
+    if is_refused(work, rule, chunk, len(x)):
         return []
     if chunk == 1 and rule != "ottt":
         x = x[:TEXTBOOK_STEPS]

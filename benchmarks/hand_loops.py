@@ -144,13 +144,13 @@ def spread_back(gradient: Tensor, like: Tensor) -> Tensor:
     return F.pad(wide, (0, like.shape[-1] - wide.shape[-1], 0, like.shape[-2] - wide.shape[-2]))
 
 
-def convolution_gradients(d: Tensor, trace: Tensor, weight: Tensor, needs_input: bool) -> tuple[Tensor | None, Tensor]:
-    """Return the gradient of the input, where it is needed, and that of the weight, read from the trace."""
+def convolution_gradients(d: Tensor, trace: Tensor, weight: Tensor, needs_input: bool) -> tuple[Tensor, Tensor]:
+    """Return the gradient of the input, empty where it is not needed, and that of the weight, read from the trace."""
     ones, zeros = [1, 1], [0, 0]
     grad_input, grad_weight, _ = torch.ops.aten.convolution_backward(
         d, trace, weight, None, ones, ones, ones, False, zeros, 1, [needs_input, True, False]
     )
-    return grad_input, grad_weight
+    return grad_input if needs_input else d.new_empty(0), grad_weight
 
 
 class HandConvolutional(HandWritten):
@@ -165,8 +165,7 @@ class HandConvolutional(HandWritten):
         target = F.one_hot(labels, len(readout)).to(x.dtype)
         v: Tensor | float = 0.0
         v_2: Tensor | float = 0.0
-        trace: Tensor | float = 0.0
-        trace_2: Tensor | float = 0.0
+        trace, trace_2 = torch.zeros_like(x[0]), x.new_zeros(())
         bias_trace, loss = 0.0, x.new_zeros(())
         for x_t in x:
             # 1. forward

@@ -25,14 +25,15 @@ def digits(steps: int, batch: int) -> Tensor:
 
 def frames(steps: int, batch: int) -> Tensor:
     """Return counts [T, B, 2, 34, 34] like those of N-MNIST."""
-    return digits(steps, batch).unflatten(2, (2, 34, 34))
+    return digits(steps, batch).reshape(steps, batch, 2, 34, 34)
 
 
 def utterances(steps: int, batch: int) -> Tensor:
     """Return spikes [T, B, 700], as many as a spoken digit has (fewer where the steps are few)."""
     share = min(MOST_SPIKES, EVENTS_PER_UTTERANCE / (steps * CHANNELS))
     generator = torch.Generator().manual_seed(0)
-    return (torch.rand(steps, batch, CHANNELS, generator=generator) < share).float()
+    spikes: Tensor = torch.rand(steps, batch, CHANNELS, generator=generator) < share
+    return spikes.float()
 
 
 def labels_for(batch: int, classes: int) -> Tensor:

@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 import torch
 from common import machine, save, sparse_counts, synchronize, table
-from step_speed import CLASSES, INPUTS, Tuned, build_network
+from hand_loops import CLASSES, INPUTS, Tuned
+from step_speed import build_network
 from torch import Tensor, nn
 from torch.nn import functional as F
 
