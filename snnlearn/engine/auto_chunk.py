@@ -4,11 +4,11 @@
 hidden values per unit (those of a filter among them) and elements of s bytes keeps
 
     s [ K B (I + 2 O) + 2 H B I ]                                      a trace per input, such as OTTT's
-    s [ K B (2 I + 1 + O (H^2 + 2 H + 2)) + H B O (I + 1) ]            a trace per synapse, such as D-RTRL's
+    s [ K B (I + O (H^2 + 2 H + 2)) + H B O (I + 1) ]                  a trace per synapse, such as D-RTRL's
 
 In both, K B I are the inputs and K B O the signal that comes back to the spikes; the spikes are the inputs of the next
 block. A trace per input needs ds/dy (K B O) and is there as it was before the chunk and as it is after it. A trace per
-synapse is there once; it meets the inputs with a one behind them for the bias (K B (I + 1)) and the Jacobian A, p, c, r
+synapse is there once, its rows I + 1 rounded up to whole cache lines; it meets the inputs and the Jacobian A, p, c, r
 of every step (H^2 + 2 H + 1 numbers a unit). The gradients of the weights are there whatever K is, and so is what a
 block's forward needs for a moment. Nothing grows with the length of the sequence.
 
@@ -39,6 +39,7 @@ from snnlearn.engine.layout import lay_out_, may_choose_layout
 from snnlearn.engine.machine import cache_size, free_memory
 from snnlearn.engine.sequence import sequence_length
 from snnlearn.engine.yardsticks import Problem
+from snnlearn.functional.chunk_roll import row_length
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.step_trace import StepTrace
@@ -68,7 +69,7 @@ class BlockShape(NamedTuple):
     """A block as its bytes see it: B, I, O, H, bytes of a number, and whether its trace is one per synapse.
 
     >>> BlockShape(2, 3, 4, 1, True).kept(5)
-    1208
+    1432
     """
 
     batch: int
@@ -82,12 +83,13 @@ class BlockShape(NamedTuple):
         """Return the bytes that grow with the chunk of `steps`; the equation is the module's."""
         per_step = self.inputs + 2 * self.outputs
         if self.per_synapse:
-            per_step = 2 * self.inputs + 1 + self.outputs * (self.hidden**2 + 2 * self.hidden + 2)
+            per_step = self.inputs + self.outputs * (self.hidden**2 + 2 * self.hidden + 2)
         return self.element * steps * self.batch * per_step
 
     def lasting(self) -> int:
         """Return the bytes of the trace; the equation is the module's."""
-        numbers = self.outputs * (self.inputs + 1) if self.per_synapse else 2 * self.inputs
+        wide = row_length(self.inputs + 1, self.element)
+        numbers = self.outputs * wide if self.per_synapse else 2 * self.inputs
         return self.element * self.hidden * self.batch * numbers
 
     def kept(self, steps: int) -> int:

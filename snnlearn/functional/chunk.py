@@ -44,6 +44,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
+from snnlearn.functional.side_by_side import SideBySide
 from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.functional.weighted_map import rows_of
 
@@ -109,20 +110,21 @@ def _back(transition: Tensor, after: Tensor) -> Tensor:
 def fold_chunk(
     received: Float[Tensor, "steps *units"],
     entering: Float[Tensor, "hidden *units"],
-    x: Float[Tensor, "steps *leading inputs"],
+    x: Float[Tensor, "steps *leading inputs"] | SideBySide,
     eligibility: Parts | None,
     product: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "outputs inputs"]:
     """Return the chunk's share of dL/dW [O, I] for what `scan_chunk` gave.
 
-    `x` [K, ..., I], with a one behind it for a bias; `eligibility` E_0, a tensor [..., O, I] for each hidden value, or
-    [..., 1, I] where it is the same for all units; None at the start of a sequence. `product(d, x)` sums d (x) x over
-    all rows, in the dtype of both unless it is given.
+    `x` [K, ..., I], joined or side by side, with a one behind it for a bias; `eligibility` E_0, a tensor [..., O, I]
+    for each hidden value, or [..., 1, I] where it is the same for all units; None at the start of a sequence.
+    `product(d, x)` sums d (x) x over all rows, in the dtype of both unless it is given.
 
     >>> fold_chunk(torch.ones(1, 1, 1), torch.ones(1, 1, 1), torch.ones(1, 1, 2), [torch.ones(1, 1, 2)])
     tensor([[2., 2.]])
     """
-    total = rows_of(received).T @ rows_of(x) if product is None else product(received, x)
+    beside = x if isinstance(x, SideBySide) else SideBySide((x,))
+    total = beside.summed_products(received, product or (lambda d, part: rows_of(d).T @ rows_of(part)))
     for row, part in zip(entering, () if eligibility is None else eligibility, strict=eligibility is not None):
         if part.shape[-2] == 1 < row.shape[-1]:
             total.addmm_(rows_of(row).T, rows_of(part.squeeze(-2)))

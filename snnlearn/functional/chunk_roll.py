@@ -27,14 +27,23 @@ BLOCK = 2**21
 """Bytes of eligibility that are rolled at a time on the CPU, so that they are still in the cache when read again."""
 
 
+def row_length(inputs: int, element_size: int) -> int:
+    """Return the numbers of `element_size` bytes from one row of I inputs to the next: whole cache lines.
+
+    >>> row_length(5, 4), row_length(17, 4)
+    (16, 32)
+    """
+    each = max(1, LINE // element_size)
+    return -(-inputs // each) * each
+
+
 def empty_eligibility(parts: int, units: Sequence[int], inputs: int, like: Tensor) -> Float[Tensor, "parts *units i"]:
     """Return an eligibility [P, ..., O, I] with nothing in it, each row at the start of a cache line.
 
     >>> empty_eligibility(1, (2, 3), 5, torch.zeros(1)).stride()
     (96, 48, 16, 1)
     """
-    each = max(1, LINE // like.element_size())
-    wide = -(-inputs // each) * each
+    wide = row_length(inputs, like.element_size())
     return like.new_empty((parts, *units, wide))[..., :inputs]
 
 
@@ -157,8 +166,8 @@ def roll_eligibility(
     flat = [part.flatten(0, -3) for part in eligibility]
     factors = product.flatten(2, -2).unsqueeze(-1)
     for block in _blocks(flat):
-        parts_here = [part[block] for part in flat]
-        _roll_block(parts_here, moved, feeds, factors[:, :, block], left[:, block], rows[block])
+        for row, part in carried_([part[block] for part in flat], moved, feeds, factors[:, :, block]):
+            flush_subnormals_(part.baddbmm_(left[row, block], rows[block]))
     return eligibility
 
 
@@ -182,15 +191,20 @@ def _blocks(parts: Sequence[Tensor]) -> Iterator[slice]:
         yield slice(begin, begin + count)
 
 
-def _roll_block(
-    parts: list[Tensor],
-    moved: list[int],
-    feeds: list[list[bool]],
-    factors: Tensor,
-    left: Tensor,
-    rows: Tensor,
-) -> None:
-    """Roll some samples of every part in place, the last part first: a filter reads the eligibility that entered."""
+def carried_(
+    parts: Sequence[Tensor],
+    moved: Sequence[int],
+    feeds: Sequence[Sequence[bool]],
+    factors: Float[Tensor, "parts parts rows outputs 1"],
+) -> Iterator[tuple[int, Tensor]]:
+    """Multiply parts [N, O, I] by A_K ... A_1 in place and yield each with its number: those that are `moved`.
+
+    They come last part first, since a filter reads the eligibility that entered; `feeds` as `feeding` tells it.
+
+    >>> part = torch.ones(1, 1, 2)
+    >>> list(carried_([part], [0], [[True]], torch.full((1, 1, 1, 1, 1), 0.5)))
+    [(0, tensor([[[0.5000, 0.5000]]]))]
+    """
     before = list(parts)
     for column in moved:
         if any(feeds[row][column] for row in moved if row < column):
@@ -200,7 +214,7 @@ def _roll_block(
         for column, other in enumerate(before):
             if column != row and feeds[row][column]:
                 part.addcmul_(factors[row, column], other)
-        flush_subnormals_(part.baddbmm_(left[row], rows))
+        yield row, part
 
 
 def read_norm(
@@ -235,11 +249,13 @@ def read_norm(
 
 
 __all__ = [
+    "carried_",
     "empty_eligibility",
     "feeding",
     "read_norm",
     "read_weights",
     "roll_eligibility",
     "roll_weights",
+    "row_length",
     "without_past",
 ]

@@ -19,6 +19,7 @@ from snnlearn.functional.chunk import Restarts, rows_at
 from snnlearn.functional.dynamics import Jacobian
 from snnlearn.functional.eligibility import refuse_second_order
 from snnlearn.functional.precision import in_products, outside_autocast, remembers_autocast, widened
+from snnlearn.functional.side_by_side import SideBySide
 from snnlearn.functional.traced_step import DirectDerivative, GatedStep, LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
 
@@ -81,11 +82,14 @@ class ChunkSteps(NamedTuple):
 class ChunkSource(Protocol):
     """What takes in a chunk and hands out the gradients of its parameters."""
 
+    takes_side_by_side: bool
+    """Whether a chunk's inputs may come as `SideBySide`; they are joined for a source that does not say so."""
+
     def expect(self) -> int:
         """Return the tick at which backward must find the source."""
         ...
 
-    def advance_chunk_(self, x: Tensor, steps: ChunkSteps) -> None:
+    def advance_chunk_(self, x: Tensor | SideBySide, steps: ChunkSteps) -> None:
         """Take in the chunk whose inputs are x [K B, *inputs], and tick once."""
         ...
 
@@ -108,7 +112,7 @@ class ChunkRun(NamedTuple):
     """What the forward of a chunk gives: the steps, and what entered the weights [K B, *inputs]."""
 
     steps: ChunkSteps
-    inputs: Tensor
+    inputs: Tensor | SideBySide
 
 
 class ChunkedStep(torch.autograd.Function):
@@ -144,7 +148,12 @@ class ChunkedStep(torch.autograd.Function):
         steps, inputs = run(x, weight, bias, ctx.map)
         ctx.inputs_shape = inputs.shape
         told("FORWARD")
-        source.advance_chunk_(widened(inputs, ctx.product_dtype), steps)
+        if isinstance(inputs, Tensor):
+            taken: Tensor | SideBySide = widened(inputs, ctx.product_dtype)
+        else:
+            taken = inputs.each(lambda part: widened(part, ctx.product_dtype))
+            taken = taken if source.takes_side_by_side else taken.joined()
+        source.advance_chunk_(taken, steps)
         told("TRACE_UPDATE")
         ctx.save_for_backward(weight, steps.spike_input, feedback)
         return steps.spike
@@ -162,9 +171,9 @@ class ChunkedStep(torch.autograd.Function):
         if need_x:
             d = signal * ctx.source.relay(ctx.tick, spike_input)
             down = weight if feedback is None else feedback
-            grad_x = ctx.map.input_gradient(d, down, ctx.inputs_shape)
-            if grad_x.shape != ctx.x_shape:  # the block's own spikes are inputs too, and constants
-                grad_x = grad_x[..., : ctx.x_shape[-1]]
+            if ctx.inputs_shape != ctx.x_shape:  # the block's own spikes are inputs too, and constants
+                down = down[..., : ctx.x_shape[-1]]
+            grad_x = ctx.map.input_gradient(d, down, ctx.x_shape)
         ctx.told("NEURON_BACKWARD")
         grads: list[Tensor | None] = [None] * len(ctx.shapes)
         if need_weight or need_bias:

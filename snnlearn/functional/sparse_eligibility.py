@@ -21,7 +21,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from snnlearn.functional.chunk import Parts, Restarts, roll_leak_trace
-from snnlearn.functional.chunk_roll import feeding
+from snnlearn.functional.chunk_roll import carried_, feeding
 from snnlearn.functional.dynamics import LeakTransition
 from snnlearn.functional.sparse_map import add_weight_gradient_, roll_sparse_trace, row_numbers, sparse_rows
 from snnlearn.functional.trace import flush_subnormals_
@@ -135,7 +135,11 @@ def roll_sparse_eligibility(
     if eligibility is None:
         return sum_of_outer(weights, x, has_one)
     moved = [row for row, part in enumerate(eligibility) if part.shape[-2] == product.shape[-1]]
-    _carry_(list(eligibility), moved, product)
+    feeds, factors = feeding(product), product.unsqueeze(-1)
+    for sample in range(product.shape[2]):  # one at a time, in the cache
+        here = slice(sample, sample + 1)
+        for _, part in carried_([part[here] for part in eligibility], moved, feeds, factors[:, :, here]):
+            flush_subnormals_(part)
     _add_chunk_([eligibility[row] for row in moved], weights[moved], x, has_one)
     return eligibility
 
@@ -171,20 +175,6 @@ def _add_chunk_(parts: list[Tensor], weights: Tensor, x: Tensor, has_one: bool) 
             _add_events_(part, places, of_steps.flatten(0, 1))
         if has_one:
             part[..., -1] += of_steps.sum(0)
-
-
-def _carry_(parts: list[Tensor], moved: list[int], product: Tensor) -> None:
-    """Multiply E by A_K ... A_1 sample by sample, in the cache, the last part first: a filter reads what entered."""
-    feeds = feeding(product)
-    copied = [any(feeds[row][column] for row in moved if row < column) for column in range(len(parts))]
-    for sample in range(product.shape[2]):
-        before = [part[sample].T.clone() if own else part[sample].T for part, own in zip(parts, copied, strict=True)]
-        for row in reversed(moved):
-            target = parts[row][sample].T.mul_(product[row, row, sample])
-            for column, other in enumerate(before):
-                if column != row and feeds[row][column]:
-                    target.addcmul_(other, product[row, column, sample])
-            flush_subnormals_(target)
 
 
 def _add_events_(part: Tensor, places: Places, weights: Tensor) -> None:

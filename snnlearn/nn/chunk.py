@@ -162,7 +162,7 @@ def _scan(
     shows_membrane: bool,
     advance: Callable[[Tensor, int], Tensor],
 ) -> NeuronScan:
-    fired: list[Tensor] = []
+    entering, row = spikes, None
     fed: list[Tensor] = []
     shown: list[Tensor] = []
     for t in range(chunk.steps):
@@ -171,19 +171,28 @@ def _scan(
             neuron.reset(rows)
             spikes = None if spikes is None else zero_rows(spikes, rows)
         if recurrent_weight is not None and spikes is not None:
-            fed.append(spikes)
-            y[t] += F.linear(spikes.to(recurrent_weight.dtype), recurrent_weight)
+            if chunk.restarts is not None:
+                fed.append(spikes)
+            _feed_(y[t], spikes.to(recurrent_weight.dtype), recurrent_weight)
         spikes = advance(y[t], t)
-        fired.append(spikes)
+        if row is None:  # the spikes of all steps behind those that enter, so that it is also what was fed back
+            row = spikes.new_empty((chunk.steps + 1, *spikes.shape))
+            if entering is not None:
+                row[0] = entering
+        row[t + 1] = spikes
         if shows_membrane and neuron.state is not None:
             shown.append(neuron.state[0])
-    return NeuronScan(
-        torch.stack(fired),
-        y,
-        (),
-        torch.stack(fed) if fed else None,
-        torch.stack(shown) if shown else None,
-    )
+    assert row is not None, "a chunk has a step"
+    before = None if recurrent_weight is None else torch.stack(fed) if fed else row[:-1]
+    return NeuronScan(row[1:], y, (), before, torch.stack(shown) if shown else None)
+
+
+def _feed_(y: Tensor, spikes: Tensor, weight: Tensor) -> None:
+    """Add what the block's own spikes [B, O] bring by V [O, O] to y [B, O], in one pass where it can be one."""
+    if spikes.dim() == 2 and spikes.dtype == y.dtype:
+        y.addmm_(spikes, weight.T)
+    else:
+        y += F.linear(spikes, weight)
 
 
 def step_of_scan(neuron: "Neuron", scan: NeuronScan) -> LinearisedStep:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from snnlearn.functional.chunked_step import ChunkedStep, ChunkRun, ChunkSteps
 from snnlearn.functional.cut_step import spike_gate
 from snnlearn.functional.precision import LowPrecision
+from snnlearn.functional.side_by_side import SideBySide
 from snnlearn.functional.sparse_map import FoundSparse, SparseDense, is_sparse
 from snnlearn.functional.traced_step import GatedStep, LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
@@ -80,11 +81,11 @@ def _norm_apart(block: "ETBlock", trace: TraceBuffer, x: Tensor, chunk: Chunk) -
     def run(x: Tensor, weight: Tensor, bias: Tensor | None, weighted_map: WeightedMap) -> ChunkRun:
         if isinstance(connection, ETRecurrent):
             y, before = _fed_back(block, x, weight, bias, weighted_map, chunk)
-            x = torch.cat([x, before], dim=-1)
+            inputs: Tensor | SideBySide = SideBySide((x, before))
         else:
-            y = weighted_map.value(x, weight, bias)
+            y, inputs = weighted_map.value(x, weight, bias), x
         gate = y.new_ones(()).expand(y.shape)  # the product is its own output
-        return ChunkRun(ChunkSteps(y, gate, None, (), chunk.steps, chunk.restarts), x)
+        return ChunkRun(ChunkSteps(y, gate, None, (), chunk.steps, chunk.restarts), inputs)
 
     y: Tensor = ChunkedStep.apply(
         x if isinstance(connection, ETRecurrent) else connection.traced_input(x),
@@ -134,7 +135,7 @@ def _steps(
     bias: Tensor | None,
     weighted_map: WeightedMap,
     chunk: Chunk,
-) -> tuple[ChunkSteps, Tensor]:
+) -> tuple[ChunkSteps, Tensor | SideBySide]:
     """Run connection and neuron through the chunk, outside autograd; return the steps and what entered the weights."""
     connection, neuron, norm = block.connection, block.neuron, norm_of_step(block.norm)
     recurrent_weight = spikes = before = None
@@ -173,7 +174,7 @@ def _steps(
     if before is None:
         assert scan.before is not None
         before = scan.before.flatten(0, 1).to(x.dtype)
-    return steps, torch.cat([x, before], dim=-1)
+    return steps, SideBySide((x, before))
 
 
 def _map_for(connection: Connection, x: Tensor) -> WeightedMap:

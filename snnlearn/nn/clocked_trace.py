@@ -1,12 +1,13 @@
 """The clock of a trace: forward notes the tick that backward must find, every write ticks, a mismatch raises."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from snnlearn.functional.sparse_map import is_sparse
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.probe import leak_of
 from snnlearn.nn.state import Stateful
@@ -31,6 +32,7 @@ class ClockedTrace(Stateful):
 
     transient: tuple[str, ...] = ("skipped",)
     plain: tuple[str, ...] = ("tick",)
+    takes_side_by_side = False
     tick: int
 
     def __init__(self, name: str = "this block") -> None:
@@ -98,6 +100,15 @@ class ClockedTrace(Stateful):
                 f"whole sequence attach BPTT() instead"
             )
 
+    def check_unchanged(self, inputs: Iterable[Tensor], versions: tuple[int, ...]) -> None:
+        """Raise StaleTraceError where inputs that are kept by reference have been written to since `versions_of`."""
+        if versions_of(inputs) != versions:
+            raise StaleTraceError(
+                f"{self.name}: the input of the last chunk was changed in place before the trace had taken it in, so "
+                f"the gradient would be that of other numbers. Write the next input into a tensor of its own, or hand "
+                f"over a copy: x.clone()"
+            )
+
     def _cause(self, tick: int) -> str:
         if tick > self.tick:
             return "the trace was not advanced after the forward"
@@ -121,4 +132,13 @@ class ClockedTrace(Stateful):
         return self
 
 
-__all__ = ["NO_TRACE", "ClockedTrace", "StaleTraceError"]
+def versions_of(inputs: Iterable[Tensor]) -> tuple[int, ...]:
+    """Return torch's count of writes to each tensor, sparse rows by their numbers.
+
+    >>> x = torch.zeros(1); versions_of([x]), versions_of([x.add_(1)])
+    ((0,), (1,))
+    """
+    return tuple((x.values() if is_sparse(x) else x)._version for x in inputs)
+
+
+__all__ = ["NO_TRACE", "ClockedTrace", "StaleTraceError", "versions_of"]

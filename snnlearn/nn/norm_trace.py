@@ -75,7 +75,7 @@ class NormTrace(TraceBuffer):
         """Yield what is summed to the gradients of a chunk: with z of its steps, then with the traces before it."""
         self.check(tick)
         assert self.kept is not None
-        z, steps, before, before_one = self.kept
+        (z,), steps, before, before_one = self.kept.inputs.parts, *self.kept[2:]
         received, entering = scan_leak(steps.unfolded(d), self.leak, steps.restarts)
         yield received.flatten(0, 1), z, None
         if before is not None and before_one is not None:

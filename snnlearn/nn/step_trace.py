@@ -117,7 +117,7 @@ class StepTrace(ClockedTrace):
 
         What the steps leave for backward is joined to [K B, ...], so that the gradients of all steps are one product.
         """
-        tick, inputs = self.tick + 1, steps.unfolded(self.steps_of(x) if is_sparse(x) else x)
+        tick, inputs = self.tick + 1, steps.unfolded(x.to_dense() if is_sparse(x) else x)
         left: dict[str, list[Any]] = {name: [] for name in self.per_step}
         for t, step in enumerate(steps.each()):
             rows = steps.rows_at(t)
@@ -130,10 +130,6 @@ class StepTrace(ClockedTrace):
         for name, values in left.items():
             setattr(self, name, _joined(values))
         self.tick = tick
-
-    def steps_of(self, x: Tensor) -> Tensor:
-        """Return sparse rows x [K B, I] as the steps take them: dense, since the traces are."""
-        return x.to_dense()
 
     def begin_step(self, t: int) -> None:
         """Make ready for step t of a chunk."""

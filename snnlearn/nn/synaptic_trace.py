@@ -13,6 +13,7 @@ from snnlearn.functional.chunk_roll import empty_eligibility, read_norm, read_we
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, leak_jacobian
 from snnlearn.functional.precision import full_precision
+from snnlearn.functional.side_by_side import SideBySide
 from snnlearn.functional.sparse_eligibility import (
     fold_sparse_chunk,
     laid_by_input,
@@ -26,6 +27,7 @@ from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
 from snnlearn.functional.traced_step import LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap, rows_of
 from snnlearn.kernels import dispatch
+from snnlearn.nn.clocked_trace import versions_of
 from snnlearn.nn.step_trace import StepTrace
 
 
@@ -33,23 +35,31 @@ class KeptChunk(NamedTuple):
     """A chunk that the eligibility has not taken in yet: it does when the next step needs it, and often never has to.
 
     `jacobian` [H, H, K, B, ...] that the eligibility follows; `filter` what follows that, None for nothing; `inputs`
-    [K, B, ..., I] with the one of a bias behind, or sparse rows [K B, I] without it; `restarts` [K, B]; `has_one`
-    whether there is a bias.
+    [K, B, ..., I], or sparse rows [K B, I], with the one of a bias behind; `restarts` [K, B].
     """
 
     jacobian: Jacobian
     filter: LeakTransition | None
-    inputs: Tensor
+    inputs: SideBySide
     restarts: Restarts
-    has_one: bool
+
+    @property
+    def rows(self) -> Tensor | None:
+        """The sparse rows [K B, I] that the chunk was fed with, None for dense inputs."""
+        first = self.inputs.parts[0]
+        return first if is_sparse(first) else None
+
+    def joined(self) -> "KeptChunk":
+        """Return the chunk with dense inputs as one tensor, its one joined to them: what is larger needs that."""
+        return self if self.rows is not None else self._replace(inputs=SideBySide((self.inputs.joined(),)))
 
     def gradient(
         self, signals: Tensor, entering: Parts | None, product: Callable[[Tensor, Tensor], Tensor] | None = None
     ) -> Tensor:
         """Return the chunk's share of dL/dW for the signals [K, B, ..., O] and the parts that enter it."""
         received, by_part = self.received(signals)
-        if is_sparse(self.inputs):
-            return fold_sparse_chunk(received, by_part, self.inputs, entering, self.has_one)
+        if self.rows is not None:
+            return fold_sparse_chunk(received, by_part, self.rows, entering, self.inputs.has_one)
         return fold_chunk(received, by_part, self.inputs, entering, product)
 
     def received(self, signals: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,23 +78,23 @@ class KeptChunk(NamedTuple):
         product, weights = roll_weights(self.jacobian, self.filter, self.restarts)
         if entering is None and shared:
             product, weights = product[shared:, shared:], weights[shared:]
-        if is_sparse(self.inputs):
-            return roll_sparse_eligibility(entering, product, weights, self.inputs, self.has_one)
-        return dispatch.run(roll_eligibility, entering, product, weights, self.inputs)
+        if self.rows is not None:
+            return roll_sparse_eligibility(entering, product, weights, self.rows, self.inputs.has_one)
+        return dispatch.run(roll_eligibility, entering, product, weights, self.inputs.joined())
 
     def read_norm(self, entering: Parts | None) -> float:
         """Return the norm of what meets the signal of the chunk's last step."""
         product, weights = read_weights(self.jacobian, self.filter, self.restarts)
-        if is_sparse(self.inputs):
-            return read_sparse_norm(entering, product, weights, self.inputs, self.has_one)
-        return read_norm(entering, product, weights, self.inputs)
+        if self.rows is not None:
+            return read_sparse_norm(entering, product, weights, self.rows, self.inputs.has_one)
+        return read_norm(entering, product, weights, self.inputs.joined())
 
     def rolled_inputs(self, values: Tensor | None, leak: LeakTransition) -> Tensor:
         """Return the trace of the inputs at the end of the chunk from that at its entry, None for zero."""
-        if is_sparse(self.inputs):
+        if self.rows is not None:
             steps = len(self.jacobian.spike_input)
-            return roll_sparse_inputs(values, self.inputs, steps, leak, self.restarts, self.has_one)
-        return dispatch.run(roll_leak_trace, values, self.inputs, leak, self.restarts)
+            return roll_sparse_inputs(values, self.rows, steps, leak, self.restarts, self.inputs.has_one)
+        return dispatch.run(roll_leak_trace, values, self.inputs.joined(), leak, self.restarts)
 
 
 class SynapticTrace(StepTrace):
@@ -99,11 +109,13 @@ class SynapticTrace(StepTrace):
 
     needs_jacobian = True
     transient: tuple[str, ...] = ("values", "filtered_values", *StepTrace.transient)
-    plain: tuple[str, ...] = ("spike_by_weight", "kept", "deferring", "settled_norm", *StepTrace.plain)
+    plain: tuple[str, ...] = ("spike_by_weight", "kept", "kept_versions", "deferring", "settled_norm", *StepTrace.plain)
+    takes_side_by_side = True
     values: Tensor | None = None
     filtered_values: Tensor | None = None
     spike_by_weight: Tensor | None = None
     kept: KeptChunk | None = None
+    kept_versions: tuple[int, ...] = ()
     deferring: bool = False
     settled_norm: float | None = None
 
@@ -138,21 +150,21 @@ class SynapticTrace(StepTrace):
         spike_by_weight, self.values = step_eligibility(self.values, step.jacobian, inputs, step.ties)
         self.spike_by_weight = self.filtered(self.filtered_values, spike_by_weight)
 
-    def advance_chunk_(self, x: Tensor, steps: ChunkSteps) -> None:
+    def advance_chunk_(self, x: Tensor | SideBySide, steps: ChunkSteps) -> None:
         """Keep a chunk with inputs x [K B, ..., I], and tick once; the eligibility takes it in when it is asked for."""
         self.settle()
+        beside = x if isinstance(x, SideBySide) else SideBySide((x,))
+        first = beside.parts[0]
         self.deferring = True
-        try:
-            super().advance_chunk_(x, steps)
+        try:  # the steps need no more than the inputs' shape
+            super().advance_chunk_(first.new_empty((), layout=torch.strided).expand(x.shape), steps)
         finally:
             self.deferring = False
-        inputs = x if is_sparse(x) else steps.unfolded(with_one(x) if self.has_bias else x)
         self.spike_by_weight = self.settled_norm = None
-        self.kept = KeptChunk(self.chunk_jacobian(steps), self.filter, inputs, steps.restarts, self.has_bias)
-
-    def steps_of(self, x: Tensor) -> Tensor:
-        """Return the shape of sparse rows [K B, I] without their numbers, which a chunk that is kept needs later."""
-        return x.values().new_empty(()).expand(x.shape)
+        inputs = beside._replace(has_one=self.has_bias).each(Tensor.detach)
+        inputs = inputs if is_sparse(first) else inputs.each(steps.unfolded)
+        self.kept = KeptChunk(self.chunk_jacobian(steps), self.filter, inputs, steps.restarts)
+        self.kept_versions = versions_of(inputs.parts)
 
     def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
         """Return the Jacobian that the eligibility of the weights follows, filter aside."""
@@ -168,13 +180,14 @@ class SynapticTrace(StepTrace):
         """Take in the chunk that is kept, if there is one."""
         if self.kept is None:
             return
-        kept, self.kept = self.kept, None
-        with full_precision(kept.inputs.device):
+        self.check_unchanged(self.kept.inputs.parts, self.kept_versions)
+        kept, self.kept = self.kept.joined(), None
+        with full_precision(kept.jacobian.drive.device):
             self.take_chunk(kept)
 
     def take_chunk(self, kept: KeptChunk) -> None:
         """Move E and the values of the filter through a chunk."""
-        if is_sparse(kept.inputs) and self.values is not None:
+        if kept.rows is not None and self.values is not None:
             self.values = laid_by_input(self.values)
         self.lay_filter(kept)
         parts = kept.rolled(self.parts())
@@ -184,7 +197,7 @@ class SynapticTrace(StepTrace):
 
     def lay_filter(self, kept: KeptChunk) -> None:
         """Let the values of the filter lie in memory as sparse events are added to them, if the chunk has such."""
-        if is_sparse(kept.inputs) and self.filtered_values is not None:
+        if kept.rows is not None and self.filtered_values is not None:
             self.filtered_values = laid_by_input(self.filtered_values)
 
     def weight_gradients(
@@ -202,6 +215,7 @@ class SynapticTrace(StepTrace):
         """Return dL/dW and dL/db for the signals [K B, ..., O] of the chunk that is kept."""
         self.check(tick)
         assert self.kept is not None
+        self.check_unchanged(self.kept.inputs.parts, self.kept_versions)
         signals = signal.unflatten(0, self.kept.jacobian.spike_input.shape[:2]).to(self.kept.jacobian.drive.dtype)
         product = partial(weighted_map.weight_gradient, weight=weight)
         return self._apart(self.kept.gradient(signals, self.parts(), product))
@@ -218,7 +232,8 @@ class SynapticTrace(StepTrace):
         if self.spike_by_weight is not None:
             return float(self.spike_by_weight.norm())
         if self.kept is not None:
-            with full_precision(self.kept.inputs.device):
+            self.check_unchanged(self.kept.inputs.parts, self.kept_versions)
+            with full_precision(self.kept.jacobian.drive.device):
                 return self.kept.read_norm(self.parts())
         return 0.0 if self.values is None else float(self.values.norm())
 
@@ -238,8 +253,9 @@ class SynapticTrace(StepTrace):
         """Return what a NaN would show in: the state, and a chunk that is kept as it came."""
         if self.kept is None:
             return super().watched()
-        inputs = self.kept.inputs
-        return {**super().stash(), "kept": (*self.kept.jacobian, inputs.values() if is_sparse(inputs) else inputs)}
+        rows = self.kept.rows
+        inputs = self.kept.inputs.parts if rows is None else (rows.values(),)
+        return {**super().stash(), "kept": (*self.kept.jacobian, *inputs)}
 
     def reset(self, rows: Bool[Tensor, " batch"] | None = None) -> None:
         """Forget the eligibilities, or the rows where `rows` [B] is true; a backward still pending then raises."""

@@ -7,6 +7,7 @@ saved, and keeps a clock: forward notes the tick that backward must find, every 
 mismatch raises `StaleTraceError`.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,18 +18,20 @@ from snnlearn.functional.chunk import roll_leak_trace, scan_leak
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import LeakTransition
 from snnlearn.functional.eligibility import BiasTrace, bias_gradient
+from snnlearn.functional.side_by_side import SideBySide
 from snnlearn.functional.sparse_map import add_weight_gradient_, is_sparse, roll_sparse_trace
 from snnlearn.functional.trace import advance_leak_trace_, advance_leak_trace_of_one, read_leak_trace
 from snnlearn.functional.weighted_map import WeightedMap
 from snnlearn.kernels import dispatch
-from snnlearn.nn.clocked_trace import NO_TRACE, ClockedTrace, StaleTraceError
+from snnlearn.nn.clocked_trace import NO_TRACE, ClockedTrace, StaleTraceError, versions_of
 from snnlearn.nn.state import StateShapeError
 
 
 class KeptInputs(NamedTuple):
-    """What backward needs of a chunk: its inputs [K B, *inputs], its steps, and both traces before it."""
+    """What backward needs of a chunk: its inputs [K B, *inputs], their versions, its steps, both traces before it."""
 
-    inputs: Tensor
+    inputs: SideBySide
+    versions: tuple[int, ...]
     steps: ChunkSteps
     before: Tensor | None
     before_one: Tensor | tuple[float, ...] | None
@@ -54,6 +57,7 @@ class TraceBuffer(ClockedTrace):
 
     transient = ("values", "bias_values", "skipped")
     plain = ("tick", "gathering", "gathered", "gathered_by_input", "kept")
+    takes_side_by_side = True
 
     def __init__(self, leak: LeakTransition, name: str = "this block") -> None:
         super().__init__(name)
@@ -114,20 +118,18 @@ class TraceBuffer(ClockedTrace):
             return total
         return by_input.T.contiguous() if total is None else total.add_(by_input.T)
 
-    def advance_chunk_(self, x: Float[Tensor, "rows *inputs"], steps: ChunkSteps) -> None:
+    def advance_chunk_(self, x: Float[Tensor, "rows *inputs"] | SideBySide, steps: ChunkSteps) -> None:
         """Take a chunk's inputs x [K B, *inputs] into the trace, and tick once; backward meets them as they are."""
+        beside = x if isinstance(x, SideBySide) else SideBySide((x,))
         step = torch.Size((x.shape[0] // steps.steps, *x.shape[1:]))
         ones: Tensor | None = None
         if steps.restarts is not None and isinstance(self.bias_values, tuple) and self.values is not None:
             self.bias_values = self.values.new_tensor(self.bias_values)[:, None].repeat(1, self.values.shape[1])
         before, before_one = self.values, self.bias_values
-        if before is not None and (before.shape[1:] != step or before.device != x.device):
-            raise self._changed(step, x.device)
-        if is_sparse(x):
-            rolled = roll_sparse_trace(before, self._wide(x), steps.steps, self.leak, steps.restarts)
-        else:
-            unfolded = steps.unfolded(self._wide(x))
-            rolled = dispatch.run(roll_leak_trace, before, unfolded, self.leak, steps.restarts)
+        device = beside.parts[0].device
+        if before is not None and (before.shape[1:] != step or before.device != device):
+            raise self._changed(step, device)
+        rolled = self._rolled(before, beside, steps)
         if steps.restarts is not None or isinstance(before_one, Tensor):
             ones = rolled.new_ones((steps.steps, step[0]))
             self.bias_values = roll_leak_trace(before_one, ones, self.leak, steps.restarts)  # type: ignore[arg-type]
@@ -136,8 +138,23 @@ class TraceBuffer(ClockedTrace):
             for _ in range(steps.steps):
                 numbers = advance_leak_trace_of_one(numbers, self.leak)
             self.bias_values = numbers
-        self.values, self.kept = rolled, KeptInputs(x, steps, before, before_one)
+        self.values = rolled
+        self.kept = KeptInputs(beside.each(Tensor.detach), versions_of(beside.parts), steps, before, before_one)
         self.tick += 1
+
+    def _rolled(self, before: Tensor | None, inputs: SideBySide, steps: ChunkSteps) -> Tensor:
+        """Return the trace [H, B, *inputs] after the chunk; parts that stand side by side are rolled one by one."""
+        wide, *others = (self._wide(part) for part in inputs.parts)
+        if is_sparse(wide):
+            return roll_sparse_trace(before, wide, steps.steps, self.leak, steps.restarts)
+        if not others:
+            return dispatch.run(roll_leak_trace, before, steps.unfolded(wide), self.leak, steps.restarts)
+        entering = (None,) * len(inputs.parts) if before is None else before.split(inputs.widths, -1)
+        rolled = [
+            dispatch.run(roll_leak_trace, past, steps.unfolded(part), self.leak, steps.restarts)
+            for part, past in zip((wide, *others), entering, strict=True)
+        ]
+        return torch.cat(rolled, dim=-1)
 
     def relay(self, tick: int, spike_input: Tensor) -> Tensor:
         """Return ds/dy: what the signal is multiplied by on its way down."""
@@ -156,25 +173,28 @@ class TraceBuffer(ClockedTrace):
         """
         self.check(tick)
         assert self.kept is not None
-        inputs, steps, before, before_one = self.kept
+        inputs, versions, steps, before, before_one = self.kept
+        self.check_unchanged(inputs.parts, versions)
         d = steps.unfolded(signal * steps.spike_input)
         received, entering = dispatch.run(scan_leak, d, self.leak, steps.restarts)
         units = weighted_map.units_last(received.flatten(0, 1))
         by_bias = units.flatten(0, -2).sum(0)
         gathers = self.gathering is weight and weight.requires_grad and weight.dtype == received.dtype
-        gathers = gathers and is_sparse(inputs)
-        parts = [(received.flatten(0, 1), inputs.to(received.dtype))]
+        gathers = gathers and is_sparse(inputs.parts[0])
+        by_row = received.flatten(0, 1)
+        parts = []
         for k, row in enumerate(entering if before is not None else ()):
             assert before is not None
             assert before_one is not None
             parts.append((row, before[k].to(row.dtype)))
             by_bias = by_bias + bias_gradient(weighted_map.units_last(row), before_one[k])
+        inputs = inputs.each(lambda part: part.to(received.dtype))
         if not gathers:
-            products = [weighted_map.weight_gradient(d, x, weight) for d, x in parts]
-            return sum(products[1:], products[0]), by_bias
+            within = inputs.summed_products(by_row, partial(weighted_map.weight_gradient, weight=weight))
+            return sum((weighted_map.weight_gradient(d, x, weight) for d, x in parts), within), by_bias
         if self.gathered_by_input is None:
             self.gathered_by_input = received.new_zeros(weight.shape[::-1])
-        for d, x in parts:
+        for d, x in ((by_row, inputs.parts[0]), *parts):
             add_weight_gradient_(self.gathered_by_input, d, x)
         return None, by_bias
 

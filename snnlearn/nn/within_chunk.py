@@ -19,9 +19,10 @@ from torch import Tensor
 from snnlearn.functional.chunk import Restarts
 from snnlearn.functional.chunked_step import ChunkSteps
 from snnlearn.functional.dynamics import Jacobian, LeakTransition, leak_jacobian
+from snnlearn.functional.side_by_side import SideBySide
 from snnlearn.functional.traced_step import LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
-from snnlearn.nn.clocked_trace import StaleTraceError
+from snnlearn.nn.clocked_trace import StaleTraceError, versions_of
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.synaptic_trace import KeptChunk
 
@@ -41,7 +42,7 @@ class WithinChunkTrace(StepTrace):
     """
 
     transient: tuple[str, ...] = ("past", *StepTrace.transient)
-    plain: tuple[str, ...] = ("kept", "deferring", "chunk", *StepTrace.plain)
+    plain: tuple[str, ...] = ("kept", "kept_versions", "deferring", "chunk", *StepTrace.plain)
     deferring: bool = False
 
     def __init__(
@@ -58,6 +59,7 @@ class WithinChunkTrace(StepTrace):
         self.needs_jacobian = leak is None
         self.past: Tensor | None = None
         self.kept: KeptChunk | None = None
+        self.kept_versions: tuple[int, ...] = ()
         self.chunk: Chunk | None = None
 
     def extra_repr(self) -> str:
@@ -108,7 +110,8 @@ class WithinChunkTrace(StepTrace):
         """Keep what backward needs: the Jacobian [H, H, K, B, ...] that is followed, and the inputs [K, B, ...]."""
         followed = jacobian if self.leak is None else leak_jacobian(self.leak, gate)
         assert followed is not None, "nobody asked for the Jacobian of this chunk"
-        self.kept = KeptChunk(followed, self.filter, inputs, restarts, has_one=False)
+        self.kept = KeptChunk(followed, self.filter, SideBySide((inputs,)), restarts)
+        self.kept_versions = versions_of(self.kept.inputs.parts)
         self.past = torch.ones((1, inputs.shape[1]), dtype=torch.bool, device=inputs.device)
 
     def weight_gradients(
@@ -117,7 +120,8 @@ class WithinChunkTrace(StepTrace):
         """Return dL/dW and dL/db for the signals [K B, *units] of the chunk that is kept; a step is a chunk of one."""
         self.check(tick)
         assert self.kept is not None
-        inputs = self.kept.inputs
+        (inputs,) = self.kept.inputs.parts
+        self.check_unchanged((inputs,), self.kept_versions)
         received, _ = self.kept.received(signal.unflatten(0, inputs.shape[:2]).to(self.kept.jacobian.drive.dtype))
         d = self.tied(received.flatten(0, 1))
         by_bias = weighted_map.units_last(d).flatten(0, -2).sum(0)
@@ -131,7 +135,7 @@ class WithinChunkTrace(StepTrace):
         """Return what a NaN would show in: the state, and the last chunk as it came."""
         if self.kept is None:
             return super().watched()
-        return {**super().watched(), "kept": (*self.kept.jacobian, self.kept.inputs)}
+        return {**super().watched(), "kept": (*self.kept.jacobian, *self.kept.inputs.parts)}
 
     def forget_step(self) -> None:
         """Drop what the last chunk left for its backward."""

@@ -254,10 +254,10 @@ def test_a_loss_with_weights_of_its_own_gets_no_gradient() -> None:
 
 
 def test_bytes_of_a_block() -> None:
-    """By hand: K 2, B 3, I 5, O 7, H 1, four bytes a number."""
+    """By hand: K 2, B 3, I 5, O 7, H 1, four bytes a number; a row of 5 + 1 takes 16."""
     leak, synaptic = BlockShape(3, 5, 7, 1, False), BlockShape(3, 5, 7, 1, True)
     assert (leak.growing(2), leak.lasting()) == (4 * 2 * 3 * (5 + 14), 4 * 2 * 3 * 5)
-    assert (synaptic.growing(2), synaptic.lasting()) == (4 * 2 * 3 * (11 + 7 * 5), 4 * 3 * 7 * 6)
+    assert (synaptic.growing(2), synaptic.lasting()) == (4 * 2 * 3 * (5 + 7 * 5), 4 * 3 * 7 * 16)
     both = NetworkShape((leak, synaptic), 100)
     assert both.kept(2) == leak.kept(2) + synaptic.kept(2) + 200
     assert str(Choice(2, "so")) == "chunk=2: so"

@@ -211,3 +211,41 @@ def test_rows_that_restart_draw_anew() -> None:
     assert len(torch.unique(rows, dim=0)) == 4
     assert 0.35 < float((rows > 0).float().mean()) < 0.65
     assert all(torch.equal(mask[1:], masks[0][1:]) for mask in masks)
+
+
+@pytest.mark.parametrize("rule", [OTTT(), DRTRL(), EProp(kappa=0.5)], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("when", ["before its backward", "before the next chunk"])
+def test_an_input_that_is_written_to_too_early_raises(rule: LearningRule, when: str) -> None:
+    net, (x, _) = net_of(), data()
+    buffer = x[:K].clone()
+    rule.attach(net, chunk=K)
+    with in_chunk(net, Chunk(K)):
+        loss = net(buffer.flatten(0, 1)).square().sum()
+        if when == "before its backward":
+            buffer.copy_(x[K : 2 * K])
+            with pytest.raises(StaleTraceError, match=r"changed in place .* x\.clone\(\)"):
+                loss.backward()
+            return
+        loss.backward()
+        buffer.copy_(x[K : 2 * K])
+        if rule.name == "OTTT":  # its trace had taken the chunk in
+            assert net(buffer.flatten(0, 1)).isfinite().all()
+            return
+        with pytest.raises(StaleTraceError, match=r"changed in place .* x\.clone\(\)"):
+            net(buffer.flatten(0, 1))
+
+
+@pytest.mark.parametrize("rule", [DRTRL(), EProp(kappa=0.5)], ids=lambda rule: rule.name)
+def test_an_input_that_is_handed_over_as_a_copy_may_be_written_to(rule: LearningRule) -> None:
+    found = []
+    for reuses in (False, True):
+        net, (x, y) = net_of(), data()
+        rule.attach(net, chunk=K)
+        buffer = torch.zeros_like(x[:K])
+        for begin in (0, K):
+            steps = buffer.copy_(x[begin : begin + K]).clone() if reuses else x[begin : begin + K]
+            with in_chunk(net, Chunk(K)):
+                F.cross_entropy(net(steps.flatten(0, 1)), y.repeat(K)).backward()
+        found.append([parameter.grad for parameter in net.parameters()])
+    assert all(float(gradient.norm()) > 0 for gradient in found[0])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
