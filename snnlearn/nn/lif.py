@@ -16,7 +16,7 @@ from snnlearn.functional.dynamics import (
     check_reset,
 )
 from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
-from snnlearn.functional.neuron_scan import lif_scan
+from snnlearn.functional.neuron_scan import NeuronConstants, lif_scan
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.kernels import dispatch
@@ -186,9 +186,8 @@ class LIF(FiringNeuron):
 
     def scan(self, y: Tensor, state: State, restarts: Restarts, entering: State | None) -> tuple[Tensor, Tensor, State]:
         """Step through y [K, B, *units] at once."""
-        constants = self.decay, self.threshold, self.reset_kind, self.surrogate
-        (v,) = state
-        return dispatch.run(lif_scan, y, v, *constants, restarts, self.initial_membrane, entering)
+        constants = NeuronConstants(self.decay, self.threshold, self.reset_kind, self.surrogate, self.initial_membrane)
+        return dispatch.run(lif_scan, y, state, constants, restarts, entering)
 
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
         """Return the analytic Jacobian."""
