@@ -1,5 +1,6 @@
 """Convolutions under rules per synapse in the configuration: one chunk for the sequence, or `rule.truncate_trace`."""
 
+import copy
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from omegaconf import OmegaConf
 from runs import CONFIGS, composed, small_words
 
@@ -23,18 +25,33 @@ from snnlearn.training.errors import CheckpointError
 
 Convolved = Callable[..., Config]
 CONVOLUTION = ["model=convolutional", "model.channels=[2]", "neuron.threshold=0.3", "trainer.batch_size=10"]
-LOSSY = [*CONVOLUTION, "rule=drtrl", "rule.truncate_trace=true"]
+BASE = composed(*CONVOLUTION)  # composing takes longer than a run
+
+
+def changed(values: dict[str, Any], *words: str) -> dict[str, Any]:
+    """The configuration with other values, or the shipped choice of another rule."""
+    values = copy.deepcopy(values)
+    for word in words:
+        path, _, value = word.partition("=")
+        group, _, name = path.partition(".")
+        if name:
+            values[group][name] = yaml.safe_load(value)
+        else:
+            values[group] = dict(OmegaConf.load(CONFIGS / group / f"{value}.yaml"))
+    return values
+
+
+@pytest.fixture(scope="module")
+def short(nmnist: Path) -> dict[str, Any]:
+    """A short run of a convolution over four steps."""
+    words = [word for word in small_words(nmnist) if not word.startswith(("model.", "trainer.batch_size"))]
+    return composed(*words, *CONVOLUTION)
 
 
 @pytest.fixture
-def convolved(nmnist: Path) -> Convolved:
-    """Make a checked configuration of a short run of a convolution: four steps, or as many as a recording lasts."""
-    words = [word for word in small_words(nmnist) if not word.startswith(("model.", "trainer.batch_size"))]
-
-    def make(*more: str) -> Config:
-        return load(composed(*words, *CONVOLUTION, *more))
-
-    return make
+def convolved(short: dict[str, Any]) -> Convolved:
+    """Make a checked configuration of that run with other values."""
+    return lambda *words: load(changed(short, *words))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -48,7 +65,7 @@ def moved(one: Path, other: Path) -> float:
 
 
 def told(*words: str) -> dict[str, str]:
-    return {problem.path: str(problem) for problem in validate(composed("model=convolutional", *words))}
+    return {problem.path: str(problem) for problem in validate(changed(BASE, *words))}
 
 
 def test_the_knob_is_where_the_rules_per_synapse_are() -> None:
@@ -57,19 +74,19 @@ def test_the_knob_is_where_the_rules_per_synapse_are() -> None:
     for name in choices(RuleConfig):
         shipped = dict(OmegaConf.load(CONFIGS / "rule" / f"{name}.yaml"))
         assert shipped.get("truncate_trace") is (False if name in PER_SYNAPSE else None)
-    assert set(told("rule=ottt", "+rule.truncate_trace=true")) == {"rule.truncate_trace"}
+    assert set(told("rule=ottt", "rule.truncate_trace=true")) == {"rule.truncate_trace"}
 
 
 @pytest.mark.parametrize("name", PER_SYNAPSE)
 def test_whatever_passes_the_checks_can_be_built(name: str) -> None:
     """Each rule: refused at one step, built where one chunk is the sequence or where it truncates, and says which."""
-    words = ["model.channels=[2,3]", f"rule={name}"]
+    words = ["model.channels=[2, 3]", f"rule={name}"]
     if name == "eprop":
         assert "random or spatial while model is convolutional" in told("trainer.chunk=20", *words)["rule.broadcast"]
         words.append("rule.broadcast=random")
     assert set(told(*words)) == {"trainer.chunk"}
     for more in (["trainer.chunk=20"], ["trainer.chunk=auto"], ["rule.truncate_trace=true"]):
-        config = load(composed("model=convolutional", *words, *more))
+        config = load(changed(BASE, *words, *more))
         truncates = more == ["rule.truncate_trace=true"]
         assert build_rule(config).truncate_trace == truncates
         row = build_learner(config, build_network(config)).report["convolution_1.connection.weight"]
@@ -135,7 +152,8 @@ def test_recordings_of_any_length_and_truncation_up_to_an_update(convolved: Conv
 
 def test_the_chunk_belongs_to_a_run_that_truncates(convolved: Convolved, tmp_path: Path) -> None:
     """What is dropped depends on it; a run folder from before the knob truncates nothing."""
-    cut, other = (plain(load(composed(*LOSSY, f"trainer.chunk={chunk}"))) for chunk in (4, 5))
+    lossy = ["rule=drtrl", "rule.truncate_trace=true"]
+    cut, other = (plain(load(changed(BASE, *lossy, f"trainer.chunk={chunk}"))) for chunk in (4, 5))
     with pytest.raises(CheckpointError, match=r"another run:\n  trainer.chunk: 4 in the checkpoint, 5 now"):
         check_same_run(cut, other)
     (found,) = differences(cut, other)
@@ -161,7 +179,7 @@ def test_a_resumed_run_keeps_the_layout_that_was_chosen(
         return (1.0 if channels_last == prefers else 4.0) + abs(chunk - 2)
 
     monkeypatch.setattr(auto_chunk._Trial, "seconds", seconds)
-    words = ["rule=ottt", "trainer.chunk=auto", "model.channels=[3,4]", "optimizer=sgd", "optimizer.clip_norm=1"]
+    words = ["rule=ottt", "trainer.chunk=auto", "model.channels=[3, 4]", "optimizer=sgd", "optimizer.clip_norm=1.0"]
     whole = run(convolved(*words, "trainer.epochs=2"), tmp_path / "whole")
     first = run(convolved(*words), tmp_path / "begun")
     assert first["channels_last"] is whole["channels_last"] is True
