@@ -150,7 +150,10 @@ def choose_chunk(
     """
     whole = whole_sequence(learner, x)
     choice = (Choice(*whole) if whole else _refused(learner)) or _chosen(learner, x, y, per_step_target, budget)
-    log.info("%s", choice)
+    if (
+        whole is None or choice.chunk != learner.chunk
+    ):  # a choice that each sequence makes anew is told where it changes
+        log.info("%s", choice)
     return choice
 
 

@@ -22,6 +22,17 @@ def may_choose_layout(net: nn.Module) -> bool:
     return convolves and not lie
 
 
+def lies_channels_last(net: nn.Module) -> bool:
+    """Say whether weights over images of `net` lie with their channels last.
+
+    >>> net = nn.Conv2d(2, 3, 3)
+    >>> lies_channels_last(net), lies_channels_last(net.to(memory_format=torch.channels_last))
+    (False, True)
+    """
+    weights = [parameter for parameter in net.parameters() if parameter.dim() == 4]
+    return any(w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous() for w in weights)
+
+
 def lay_out_(net: nn.Module, channels_last: bool) -> None:
     """Lay out the weights of `net` with channels last or first; parameters stay the objects that they are.
 
@@ -33,4 +44,4 @@ def lay_out_(net: nn.Module, channels_last: bool) -> None:
     net.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
-__all__ = ["lay_out_", "may_choose_layout"]
+__all__ = ["lay_out_", "lies_channels_last", "may_choose_layout"]
