@@ -24,7 +24,7 @@ from snnlearn.functional.eligibility import (
     refuse_second_order,
 )
 from snnlearn.functional.precision import in_products, outside_autocast, remembers_autocast, widened
-from snnlearn.functional.surrogates import Surrogate
+from snnlearn.functional.surrogates import SURROGATES, Surrogate
 from snnlearn.functional.weighted_map import Convolution, Dense
 from snnlearn.kernels import dispatch
 
@@ -60,6 +60,10 @@ class Firing:
         return self.surrogate.fire(u)
 
 
+OWN_MEMORY = frozenset(SURROGATES.values())
+"""Surrogates, these very classes, whose derivative is a tensor that nobody else holds."""
+
+
 def cut_gradient(
     signals: Float[Tensor, "*units"], u: Float[Tensor, "*units"], surrogate: Surrogate
 ) -> Float[Tensor, "*units"]:
@@ -69,7 +73,10 @@ def cut_gradient(
     >>> cut_gradient(torch.full((1,), 3.0), torch.zeros(1), ArcTan())
     tensor([3.])
     """
-    return signals * surrogate.derivative(u)
+    psi = surrogate.derivative(u)
+    if type(surrogate) in OWN_MEMORY and signals.dtype == psi.dtype and not torch.is_grad_enabled():
+        return psi.mul_(signals)  # a new large map takes longer than the product
+    return signals * psi
 
 
 def spike_gate(u: Float[Tensor, "*units"], surrogate: Surrogate) -> Float[Tensor, "*units"]:

@@ -96,8 +96,8 @@ def reset_membrane(
     """Return the membrane after the reset: soft v - threshold*s, hard v*(1 - s), none v.
 
     `v`, `spike` [*units]; `threshold` in membrane units. With `detach_reset` the gradient takes the
-    spike in the reset as a constant: that of the threshold which a soft reset subtracts is then -s, and it counts. `out`
-    where a reset membrane is written, such as v, outside autograd.
+    spike in the reset as a constant: that of the threshold which a soft reset subtracts is then -s, and it counts.
+    `out` where a reset membrane is written, such as v, outside autograd.
 
     >>> reset_membrane(torch.tensor([1.25]), torch.ones(1), 1.0, "soft", True)
     tensor([0.2500])
