@@ -41,9 +41,10 @@ from snnlearn.engine.sequence import sequence_length
 from snnlearn.engine.yardsticks import Problem
 from snnlearn.functional.chunk_roll import row_length
 from snnlearn.nn.block import ETBlock
+from snnlearn.nn.filtered_trace import FilteredTrace
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.step_trace import StepTrace
-from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
+from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.rules.legality import RuleChoiceError
 
