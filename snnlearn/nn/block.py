@@ -196,7 +196,8 @@ class ETBlock(EagerModule):
         modules = self._modules
         connection, neuron = modules["connection"], modules["neuron"]
         return (
-            type(connection) in ONE_NODE
+            isinstance(connection, ETLinear | ConvConnection)
+            and type(connection) in ONE_NODE
             and isinstance(neuron, FiringNeuron)
             and neuron.cuts_its_past
             and modules.get("norm") is None
