@@ -93,19 +93,22 @@ def test_one_node_gives_the_numbers_of_the_phases(neuron: Callable[[], Neuron], 
                     module.neuron.reset(torch.tensor([True, False, False]))
 
 
-CONVOLUTIONS: dict[str, tuple[ETConv1d | ETConv2d | ETConv3d, Neuron]] = {
-    "one dimension": (ETConv1d(2, 3, 3, stride=2), ALIF()),
-    "two": (ETConv2d(2, 3, 3, padding=1), LIF(decay=torch.full((3, 1, 1), 0.6))),
-    "three, no bias": (ETConv3d(2, 3, 2, bias=False), LIF(tau=3.0, reset="hard")),
-    "padded in words": (ETConv2d(2, 3, 3, padding="same", padding_mode="reflect"), IF()),
-    "no reset": (ETConv2d(2, 2, 3, groups=2), LIF(reset="none", threshold=torch.tensor([0.8, 1.5])[:, None, None])),
+CONVOLUTIONS: dict[str, Callable[[], tuple[ETConv1d | ETConv2d | ETConv3d, Neuron]]] = {
+    "one dimension": lambda: (ETConv1d(2, 3, 3, stride=2), ALIF()),
+    "two": lambda: (ETConv2d(2, 3, 3, padding=1), LIF(decay=torch.full((3, 1, 1), 0.6))),
+    "three, no bias": lambda: (ETConv3d(2, 3, 2, bias=False), LIF(tau=3.0, reset="hard")),
+    "padded in words": lambda: (ETConv2d(2, 3, 3, padding="same", padding_mode="reflect"), IF()),
+    "no reset": lambda: (
+        ETConv2d(2, 2, 3, groups=2),
+        LIF(reset="none", threshold=torch.tensor([0.8, 1.5])[:, None, None]),
+    ),
 }
 
 
 @pytest.mark.parametrize("parts", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-def test_a_convolution_in_one_node_gives_the_numbers_of_the_phases(parts: tuple[Any, Neuron]) -> None:
+def test_a_convolution_in_one_node_gives_the_numbers_of_the_phases(parts: Callable[[], tuple[Any, Neuron]]) -> None:
     torch.manual_seed(1)
-    net = ETBlock(*copy.deepcopy(parts)).double()
+    net = ETBlock(*parts()).double()
     with torch.no_grad():
         net.connection.weight.mul_(3)
     attach(net, OTTT())
