@@ -169,12 +169,17 @@ def scan_gated(
         return found, dispatch.run(spike_gate, u, neuron.surrogate)
     gate = torch.empty_like(y, dtype=torch.promote_types(y.dtype, torch.float32))
 
+    step = neuron.advance_cut if recurrent_weight is None else neuron.advance_over  # y is written to anyway
+
     def advance(y_t: Tensor, t: int) -> Tensor:
-        spike, u = neuron.advance_cut(y_t)
+        spike, u = step(y_t)
         gate[t] = neuron.surrogate.derivative(u)
         return spike
 
-    return _scan(neuron, y, chunk, recurrent_weight, spikes, shows_membrane, advance), gate
+    found = _scan(neuron, y, chunk, recurrent_weight, spikes, shows_membrane, advance)
+    if recurrent_weight is not None and neuron.state is not None:
+        neuron.state = tuple(value.clone() for value in neuron.state)  # not a view that holds the whole chunk
+    return found, gate
 
 
 def _leaked(neuron: "Neuron", y: Tensor, state: State) -> NeuronScan:
