@@ -185,6 +185,7 @@ def test_a_resumed_run_keeps_the_layout_that_was_chosen(
     assert first["channels_last"] is whole["channels_last"] is True
     prefers = False
     begun = tmp_path / "begun"
+    before = weights(begun)
     caplog.set_level(logging.INFO)
     again = run(convolved(*words, "trainer.epochs=2", f"trainer.resume={begun}"), begun)
     assert "weights with channels last: chosen before" in caplog.text
@@ -193,5 +194,6 @@ def test_a_resumed_run_keeps_the_layout_that_was_chosen(
     assert content["channels_last"] is True
     for name, value in weights(tmp_path / "whole").items():
         assert torch.equal(content["model"][name], value)
+        assert not torch.equal(before[name], value), f"{name} did not learn after the resume"
         assert content["model"][name].stride() == value.stride()
     assert run(convolved(*words), tmp_path / "other")["channels_last"] is False
