@@ -24,19 +24,27 @@ def may_choose_layout(net: nn.Module) -> bool:
     """
     weights = [parameter for parameter in net.parameters() if parameter.dim() == 4]
     convolves = any(isinstance(m, ETBlock) and m.connection.effective_weight().dim() == 4 for m in net.modules())
-    lie = any(not weight.is_contiguous() for weight in weights)
+    lie = lies_channels_last(net) or any(not weight.is_contiguous() for weight in weights)
     return convolves and not lie
 
 
 def lies_channels_last(net: nn.Module) -> bool:
     """Say whether weights over images of `net` lie with their channels last.
 
-    >>> net = nn.Conv2d(2, 3, 3)
+    Convolutions go by the strides; of one channel, and of 1 x 1 kernels, `is_contiguous` says yes to both layouts.
+
+    >>> net = nn.Conv2d(1, 3, 3)
     >>> lies_channels_last(net), lies_channels_last(net.to(memory_format=torch.channels_last))
     (False, True)
     """
-    weights = [parameter for parameter in net.parameters() if parameter.dim() == 4]
-    return any(w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous() for w in weights)
+    return any(_lies_channels_last(parameter) for parameter in net.parameters() if parameter.dim() == 4)
+
+
+def _lies_channels_last(weight: Tensor) -> bool:
+    _, channels, height, width = weight.shape
+    per_output = channels * height * width
+    last = (per_output, 1, width * channels, channels)
+    return weight.stride() == last != (per_output, height * width, width, 1)
 
 
 def lay_out_(net: nn.Module, channels_last: bool) -> None:

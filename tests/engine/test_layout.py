@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from snnlearn import LI, LIF, OTTT, ETBlock, ETConv2d, ETLinear, OnlineLearner
 from snnlearn.engine import auto_chunk
-from snnlearn.engine.layout import lay_out_, may_choose_layout
+from snnlearn.engine.layout import lay_out_, lies_channels_last, may_choose_layout
 
 STEPS, BATCH = 6, 4
 
@@ -127,3 +127,15 @@ def test_nothing_to_choose_without_convolutions_or_where_it_was_chosen() -> None
     lay_out_(net, True)
     assert not may_choose_layout(net)
     assert not may_choose_layout(nn.Sequential(ETBlock(ETLinear(3, 2), LIF())))
+
+
+@pytest.mark.parametrize(("channels", "size"), [(2, 3), (1, 3), (2, 1)])
+def test_the_layout_is_told_as_a_convolution_takes_it(channels: int, size: int) -> None:
+    """One channel and 1 x 1 kernels are contiguous either way; what comes out of the convolution shows the layout."""
+    net = ETBlock(ETConv2d(channels, 5, size), LIF())
+    x = torch.ones(2, channels, 6, 6)
+    for channels_last in (False, True, False):
+        lay_out_(net, channels_last)
+        assert lies_channels_last(net) == channels_last
+        assert may_choose_layout(net) != channels_last
+        assert (net.connection(x).stride(1) == 1) == channels_last
