@@ -27,7 +27,7 @@ from snnlearn.rules import ETLP, RULES, LearningRule
 
 STEPS, BATCH, INPUTS, CLASSES = 7, 4, 6, 3
 EXACT = 1e-12
-# Shape checks take two thirds of such short steps: they are on where updates fall inside the sequence, and off elsewhere.
+# Shape checks take two thirds of steps so short: they are on for updates inside the sequence, and off elsewhere.
 unchecked = pytest.mark.usefixtures("unchecked")
 
 
