@@ -18,6 +18,7 @@ from snnlearn.nn import Neuron
 from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
 from snnlearn.rules import DRTRL, RULES, EProp, LearningRule
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 STEPS, BATCH, INPUTS, UNITS, CLASSES = 7, 3, 40, 12, 3
 EXACT = 1e-12
 
