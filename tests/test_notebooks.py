@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-FACTS = ROOT / "tests" / "test_autograd_facts.py"
+FACTS = [ROOT / "tests" / f"test_{name}_facts.py" for name in ("autograd", "traced_product")]
 SECONDS = 120
 LARGEST = 200_000
 
@@ -50,11 +50,11 @@ def test_the_notebook_runs(path: Path) -> None:
 
 
 def test_every_claim_about_autograd_is_a_test() -> None:
-    """The notebook names exactly the tests of tests/test_autograd_facts.py."""
+    """The notebook names exactly the tests of the two files of facts."""
     notebook = nbformat.read(ROOT / "notebooks" / "01_version_safe_traces.ipynb", as_version=4)
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     named = set(re.findall(r"`(test_[a-z_]+)`", prose))
-    assert named == names_of_tests(FACTS.read_text())
+    assert named == set().union(*(names_of_tests(facts.read_text()) for facts in FACTS))
 
 
 def test_a_failing_cell_fails() -> None:

@@ -44,6 +44,7 @@ def cross_checks(values: Values) -> Iterator[Problem]:
     if values.get("rule.name") == "tbptt" and window is not None and update != "sequence" and update % window:
         yield Problem("trainer.update", str(update), f"sequence, or a multiple of rule.window, which is {window}")
     yield from _chunk(values, update)
+    yield from _within_chunk(values, update)
     if values.get("optimizer.fptt_alpha") is not None and update == "sequence":
         hint = "FPTT steps the weights at every step"
         yield Problem(
@@ -66,6 +67,33 @@ def _chunk(values: Values, update: Any) -> Iterator[Problem]:
     elif isinstance(update, int) and update % chunk:
         allowed = f"sequence, or a multiple of trainer.chunk, which is {chunk}"
         yield Problem("trainer.update", str(update), allowed, "weights change only where a chunk ends")
+
+
+def _within_chunk(values: Values, update: Any) -> Iterator[Problem]:
+    """Check that one chunk is the sequence, where the trace of a convolution is kept within one and not truncated."""
+    rule, chunk, built = values.get("rule.name"), values.get("trainer.chunk"), values.get("dataset.built")
+    if (
+        rule not in PER_SYNAPSE
+        or values.get("model.name") != "convolutional"
+        or values.get("rule.truncate_trace", True)
+    ):
+        return
+    if chunk is None or not isinstance(built, Recordings) or (built.by == "number" and built.steps is None):
+        return
+    steps = built.total_steps
+    given = f"{steps} (dataset.steps)"
+    out = "rule.truncate_trace=true drops what came before each chunk"
+    where = f"while rule is {rule} and model is convolutional, whose trace is kept within one chunk alone"
+    if steps is None and chunk != "auto":
+        hint = f"or write dataset.steps=T with trainer.chunk=T; {out}"
+        yield Problem("trainer.chunk", str(chunk), f"auto {where}, and dataset.steps is null", hint)
+    elif steps is not None and chunk != "auto" and chunk < steps:
+        hint = f"write trainer.chunk={steps}; or {out}"
+        yield Problem("trainer.chunk", str(chunk), f"auto, or at least {given}, {where}", hint)
+    told = isinstance(chunk, int) and isinstance(update, int) and update % chunk != 0
+    if isinstance(update, int) and (steps is None or update < steps) and not told:
+        allowed = "sequence" if steps is None else f"sequence, or {given},"
+        yield Problem("trainer.update", str(update), f"{allowed} {where}", out)
 
 
 def _steps(values: Values) -> Iterator[Problem]:
@@ -164,9 +192,6 @@ def _convolutions(values: Values) -> Iterator[Problem]:
 
 def _rules(values: Values) -> Iterator[Problem]:
     rule, convolutional = values.get("rule.name"), values.get("model.name") == "convolutional"
-    if rule in PER_SYNAPSE and convolutional:
-        hint = "a convolution has one eligibility per place and weight"
-        yield Problem("rule", str(rule), f"none of {', '.join(PER_SYNAPSE)} while model is convolutional", hint)
     if rule == "traces_propagation" and convolutional:
         yield Problem("rule", str(rule), "another rule while model is convolutional", "it compares units, not places")
     if rule == "traces_propagation" and values.get("trainer.batch_size") == 1:
@@ -174,6 +199,10 @@ def _rules(values: Values) -> Iterator[Problem]:
     if values.get("rule.broadcast") == "symmetric" and len(values.get("model.hidden", ())) > 1:
         hint = "only the last hidden layer feeds the readout whose weights it takes"
         yield Problem("rule.broadcast", "symmetric", "another broadcast while model.hidden has several layers", hint)
+    if convolutional and values.get("rule.broadcast") in ("symmetric", "adaptive"):
+        allowed = "random" if rule == "superspike" else "random or spatial"
+        hint = "the others take one number per unit of a layer that feeds the readout by itself"
+        yield Problem("rule.broadcast", values["rule.broadcast"], f"{allowed} while model is convolutional", hint)
     if rule != "ndot":
         return
     hint = "the membranes of the sending neurons have to come with their spikes"

@@ -29,6 +29,7 @@ CHANGEABLE = (
     "dataset.cache_dir",
     "dataset.limit",
     "trainer.batch_size",
+    "trainer.chunk",
     "trainer.workers",
 )
 

@@ -214,8 +214,17 @@ def measure(
         per_step_target=per_step_target,
         lengths=options.lengths,
         strict=False,
+        chunk=_chunk(config, len(batch[0])),
     )
     return report, _bias(options, net, batch, loss, per_step_target)
+
+
+def _chunk(config: Config, steps: int) -> int:
+    """Return the steps that are run at once, which a convolution under a rule per synapse depends on."""
+    chunk, update = config.trainer.chunk, config.trainer.update
+    if isinstance(chunk, int):
+        return chunk
+    return update if isinstance(update, int) else steps
 
 
 def _check_sizes(options: FidelityOptions, net: nn.Module, steps: int) -> None:

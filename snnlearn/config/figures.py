@@ -8,6 +8,8 @@ from typing import Any
 from snnlearn.config.schema import Config
 from snnlearn.data import StepTargets
 from snnlearn.engine import NonFiniteError, kept_bytes
+from snnlearn.engine.chosen_chunk import present_chunk
+from snnlearn.engine.layout import lies_channels_last
 from snnlearn.training import Trainer
 
 __all__ = ["chance_of", "epochs_to", "final_fidelity", "learning_figures"]
@@ -18,9 +20,11 @@ Line = Mapping[str, Any]
 
 
 def learning_figures(config: Config, trainer: Trainer) -> dict[str, Any]:
-    """Return `chance`, `epochs_to_threshold`, `chunk`, `kept_bytes` and `fidelity` of a finished run, None if unknown.
+    """Return `chance`, `epochs_to_threshold`, `chunk`, `channels_last`, `kept_bytes` and `fidelity` of a finished run.
 
-    `chunk` is the number of steps that were run at once, chosen or given; `kept_bytes` are those of such chunks.
+    None is what is unknown. `chunk` is the number of steps that were run at once, chosen or given (where each sequence
+    is one chunk of its own length, the last one's); `channels_last` whether weights of convolutions lie so in memory;
+    `kept_bytes` are those of such chunks.
     """
     chance, share, lines = chance_of(trainer.train.dataset), config.trainer.threshold, trainer.metrics.read()
     goal = None if share is None else chance + share * (1 - chance)
@@ -28,6 +32,7 @@ def learning_figures(config: Config, trainer: Trainer) -> dict[str, Any]:
         "chance": chance,
         "epochs_to_threshold": None if goal is None else epochs_to(goal, lines),
         "chunk": trainer.learner.chunk,
+        "channels_last": lies_channels_last(trainer.learner.net),
         "kept_bytes": _kept_bytes(trainer),
         "fidelity": final_fidelity(lines, config.trainer.epochs),
     }
@@ -81,7 +86,7 @@ def _kept_bytes(trainer: Trainer) -> int | None:
             learner.loss,
             per_step_target=per_step,
             update=learner.update,
-            chunk=learner.chunk,
+            chunk=present_chunk(learner, x),
         )
     except NonFiniteError as error:
         log.warning("the memory that learning keeps was not measured: %s", error)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from snnlearn.config.schema_rules import PER_SYNAPSE
 from snnlearn.training.checkpoint import FOLDER, find_checkpoint, load_checkpoint
 from snnlearn.training.errors import CheckpointError
 
@@ -55,12 +56,13 @@ MAY_DIFFER = (
 )
 
 
-# Knobs that came after the first run folders: the value that means what those runs did, and a knob of the choices
-# that have it.
-LATER = {
-    "trainer.chunk": (1, "epochs"),
-    "trainer.precision": ("float32", "epochs"),
-    "dataset.sparse": (False, "binary"),
+# Knobs that came after the first run folders: the value that means what those runs did, a knob of the choices that
+# have it, and the values of that knob that these choices have, None for any.
+LATER: dict[str, tuple[Any, str, tuple[str, ...] | None]] = {
+    "trainer.chunk": (1, "epochs", None),
+    "trainer.precision": ("float32", "epochs", None),
+    "dataset.sparse": (False, "binary", None),
+    "rule.truncate_trace": (False, "name", PER_SYNAPSE),
 }
 
 
@@ -90,9 +92,21 @@ def differences(stored: Mapping[str, Any], present: Mapping[str, Any], prefix: s
             yield Difference(path, before, now)
 
 
-def only_if_relevant(item: Difference) -> bool:
-    """Say whether a difference changes the figures of a finished run."""
-    return item.path == "trainer.epochs" or not _listed(item.path, MAY_DIFFER)
+def only_if_relevant(item: Difference, config: Mapping[str, Any]) -> bool:
+    """Say whether a difference from the plain `config` changes the figures of a finished run.
+
+    >>> only_if_relevant(Difference("trainer.chunk", 1, 4), {"rule": {"name": "ottt"}})
+    False
+    """
+    return item.path == "trainer.epochs" or not _listed(item.path, _may_differ(config))
+
+
+def _may_differ(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what does not touch what `config` learns: not the chunk, where it says what a convolution drops."""
+    truncates = bool(config.get("rule", {}).get("truncate_trace"))
+    if truncates and config.get("model", {}).get("name") == "convolutional":
+        return tuple(path for path in MAY_DIFFER if path != "trainer.chunk")
+    return MAY_DIFFER
 
 
 def _listed(path: str, entries: tuple[str, ...]) -> bool:
@@ -107,8 +121,8 @@ def check_same_run(stored: Mapping[str, Any], present: Mapping[str, Any]) -> lis
     >>> [item.path for item in check_same_run({"trainer": {"update": 1}}, {"trainer": {"update": 2}})]
     ['trainer.update']
     """
-    found = [item for item in differences(stored, present) if not _listed(item.path, MAY_DIFFER)]
-    fatal = [item for item in found if _listed(item.path, MUST_MATCH)]
+    found = [item for item in differences(stored, present) if not _listed(item.path, _may_differ(present))]
+    fatal = [item for item in found if _listed(item.path, (*MUST_MATCH, "trainer.chunk"))]
     if fatal:
         lines = "\n  ".join(map(str, fatal))
         raise CheckpointError(
@@ -127,10 +141,11 @@ def stored_config(checkpoint: Path) -> dict[str, Any]:
     if not isinstance(record.get("config"), dict):
         raise CheckpointError(f"{checkpoint} holds no configuration: scripts/train.py did not write it")
     config: dict[str, Any] = record["config"]
-    for path, (value, beside) in LATER.items():
+    for path, (value, beside, those) in LATER.items():
         group, _, leaf = path.rpartition(".")
-        if isinstance(config.get(group), dict) and beside in config[group]:
-            config[group].setdefault(leaf, value)
+        knobs = config.get(group)
+        if isinstance(knobs, dict) and beside in knobs and (those is None or knobs[beside] in those):
+            knobs.setdefault(leaf, value)
     return config
 
 

@@ -74,7 +74,8 @@ def finished_before(config: Config, folder: Path) -> dict[str, Any] | None:
     if summary is None:
         return None
     stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    other = [item for item in differences(dict(stored), plain(config)) if only_if_relevant(item)]  # type: ignore[arg-type]
+    present = plain(config)
+    other = [item for item in differences(dict(stored), present) if only_if_relevant(item, present)]  # type: ignore[arg-type]
     if other:
         text = ", ".join(f"{item.path} {item.stored!r} there and {item.present!r} here" for item in other)
         raise ConfigError([Problem("hydra.sweep.dir", str(folder), "a folder without another finished job", text)])

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from snnlearn.config.knob import knob
-from snnlearn.config.schema_signals import SignalRuleConfig
+from snnlearn.config.schema_signals import TRUNCATE, SignalRuleConfig
 
 __all__ = ["PER_SYNAPSE", "RuleConfig"]
 
 PER_SYNAPSE = ("drtrl", "ostl", "hypr", "otpe", "eprop", "superspike", "osttp", "etlp")
-"""Rules with an eligibility per synapse, which a convolution does not have."""
+"""Rules with an eligibility per synapse, which a convolution has within one chunk alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,17 +66,19 @@ class ApproximateOTPEConfig:
 class OTPEConfig:
     """Online training with postsynaptic estimates."""
 
-    name: Literal["otpe"] = knob("a trace per synapse, filtered by the leak of the next layer; fully connected layers")
+    name: Literal["otpe"] = knob("a trace per synapse, filtered by the leak of the next layer")
     relay: Literal["instantaneous", "mean"] = knob(
         "what the signal passed down is multiplied by: the step's surrogate derivative, or its leaky mean"
     )
+    truncate_trace: bool = knob(TRUNCATE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DRTRLConfig:
     """Real-time recurrent learning, cut to each unit's own states."""
 
-    name: Literal["drtrl"] = knob("D-RTRL: a trace per synapse, exact for any neuron; for fully connected layers")
+    name: Literal["drtrl"] = knob("D-RTRL: a trace per synapse, exact for any neuron")
+    truncate_trace: bool = knob(TRUNCATE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,7 @@ class OSTLConfig:
     """Online spatio-temporal learning."""
 
     name: Literal["ostl"] = knob("online spatio-temporal learning: the numbers of drtrl under another paper's name")
+    truncate_trace: bool = knob(TRUNCATE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +102,7 @@ class HYPRConfig:
     """Hybrid propagation."""
 
     name: Literal["hypr"] = knob("hybrid propagation: the numbers of drtrl, made to run in chunks of steps")
+    truncate_trace: bool = knob(TRUNCATE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +131,7 @@ class EPropConfig:
     rate_weight: float = knob("weight of the firing rate in the loss", at_least=0)
     kappa: float | None = knob("decay of the filter per step; null: the readout's leak", at_least=0, below=1)
     seed: int = knob("seed of the random and learned broadcasts", at_least=0)
+    truncate_trace: bool = knob(TRUNCATE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +146,7 @@ class SuperSpikeConfig:
         "hidden layer)"
     )
     seed: int = knob("seed of the random broadcast", at_least=0)
+    truncate_trace: bool = knob(TRUNCATE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,13 @@ from typing import Literal
 
 from snnlearn.config.knob import knob
 
-__all__ = ["SignalRuleConfig"]
+__all__ = ["TRUNCATE", "SignalRuleConfig"]
+
+TRUNCATE = (
+    "of convolutions, drop what came before each chunk of trainer.chunk steps, an approximation that the report names; "
+    "false: exact, and trainer.chunk takes the whole sequence"
+)
+"""What `truncate_trace` means, in every rule that has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +34,9 @@ class FeedbackAlignmentConfig:
 class OSTTPConfig:
     """Online spatio-temporal learning with target projection."""
 
-    name: Literal["osttp"] = knob("a trace per synapse and a random projection of the target; fully connected layers")
+    name: Literal["osttp"] = knob("a trace per synapse and a random projection of the target")
     seed: int = knob("seed of the projection", at_least=0)
+    truncate_trace: bool = knob(TRUNCATE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +46,7 @@ class ETLPConfig:
     name: Literal["etlp"] = knob("osttp at the random steps of a teacher; meant for trainer.update=1")
     steps: int = knob("mean distance of two steps that learn", unit="steps", at_least=1)
     seed: int = knob("seed of the projection", at_least=0)
+    truncate_trace: bool = knob(TRUNCATE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,9 +41,10 @@ from snnlearn.engine.sequence import sequence_length
 from snnlearn.engine.yardsticks import Problem
 from snnlearn.functional.chunk_roll import row_length
 from snnlearn.nn.block import ETBlock
+from snnlearn.nn.filtered_trace import FilteredTrace
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.step_trace import StepTrace
-from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
+from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.rules.legality import RuleChoiceError
 
@@ -149,7 +150,10 @@ def choose_chunk(
     """
     whole = whole_sequence(learner, x)
     choice = (Choice(*whole) if whole else _refused(learner)) or _chosen(learner, x, y, per_step_target, budget)
-    log.info("%s", choice)
+    if (
+        whole is None or choice.chunk != learner.chunk
+    ):  # a choice that each sequence makes anew is told where it changes
+        log.info("%s", choice)
     return choice
 
 

@@ -8,6 +8,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from snnlearn.engine.chunked import refuse_unfoldable
+from snnlearn.engine.layout import turn_gradient
 from snnlearn.engine.learner import OnlineLearner
 from snnlearn.engine.losses import NO_TARGET, SequenceLoss, taught
 from snnlearn.functional.sparse_map import is_sparse
@@ -81,10 +82,15 @@ def _of_network(net: nn.Module) -> list[str]:
             reasons.append(f"{name or 'the network'} is DistributedDataParallel: its reductions are not captured here")
         if isinstance(module, ETBlock) and module.listener is not None:
             reasons.append(f"{name or 'the block'} has a listener (record_phases): it would hear nothing")
-        if any(not isinstance(getattr(hook, "__self__", None), SignalHub) for hook in _hooks(module)):
+        if any(not _is_own(hook) for hook in _hooks(module)):
             reasons.append(f"{name or 'the network'} has a hook: it would be called once, when capturing, never again")
     reasons += [f"{name} has a hook, as above" for name, p in net.named_parameters() if _parameter_hooks(p)]
     return reasons
+
+
+def _is_own(hook: Any) -> bool:
+    """Whether a hook is the library's, which does what a replay does too."""
+    return hook is turn_gradient or isinstance(getattr(hook, "__self__", None), SignalHub)
 
 
 def _hooks(module: nn.Module) -> list[Any]:

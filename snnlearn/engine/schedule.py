@@ -1,6 +1,8 @@
 """Which steps of a sequence learn: all, the last few, a random few, or each with some probability."""
 
+import functools
 import itertools
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,8 @@ import torch
 from snnlearn.engine.sequence import sequence_length
 from snnlearn.rules.axes import LearningRule
 from snnlearn.rules.legality import RuleChoiceError
+
+log = logging.getLogger("snnlearn.engine")
 
 
 def chosen_steps(rule: LearningRule, x: Any) -> Iterator[bool]:
@@ -32,10 +36,23 @@ def chosen_steps(rule: LearningRule, x: Any) -> Iterator[bool]:
             f"{rule.name} learns at {rule.learn_steps} {rule.learn_on} steps of a sequence and this one has no known "
             f"length; call learn(x, y) with x [T, B, ...], or choose learn_on='all' or 'poisson'"
         )
+    if rule.learn_steps > length:
+        _tell_short(rule.name, rule.learn_steps, length)
     if rule.learn_on == "last":
         return iter([step >= length - rule.learn_steps for step in range(length)])
     drawn = set(torch.randperm(length)[: rule.learn_steps].tolist())
     return iter([step in drawn for step in range(length)])
+
+
+@functools.cache  # told once
+def _tell_short(name: str, learn_steps: int, length: int) -> None:
+    log.warning(
+        "%s is to learn at %d steps of each sequence, and this one has %d: it learns at all of them; give it fewer, or "
+        "longer sequences",
+        name,
+        learn_steps,
+        length,
+    )
 
 
 def _poisson(probability: float) -> Iterator[bool]:

@@ -54,7 +54,13 @@ from snnlearn.functional.leaky_integrator import (
     leaky_integrator_jacobian,
     leaky_integrator_step,
 )
-from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
+from snnlearn.functional.lif import (
+    lif_constant_derivatives,
+    lif_jacobian,
+    lif_leak_transition,
+    lif_step,
+    lif_step_,
+)
 from snnlearn.functional.lookup import Lookup, et_embedding
 from snnlearn.functional.losses import (
     MISSING_LABEL,
@@ -173,6 +179,7 @@ __all__ = [
     "lif_jacobian",
     "lif_leak_transition",
     "lif_step",
+    "lif_step_",
     "logit_of_fraction",
     "mean_squared_error",
     "one_hot_mean_squared_error",

@@ -44,6 +44,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from snnlearn.functional.dynamics import Jacobian, LeakTransition
+from snnlearn.functional.leak_block import pays_as_block, run_leak
 from snnlearn.functional.side_by_side import SideBySide
 from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.functional.weighted_map import rows_of
@@ -143,6 +144,8 @@ def scan_leak(
     >>> received.flatten(), entering.flatten()
     (tensor([1.5000, 1.0000]), tensor([0.7500]))
     """
+    if restarts is None and pays_as_block(signals):
+        return run_leak(signals, leak, backwards=True)
     fresh = None if restarts is None else spread(restarts, signals)
     hidden = len(leak.drive)
     after = signals.new_zeros((hidden, *signals.shape[1:]))

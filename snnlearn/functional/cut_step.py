@@ -5,8 +5,9 @@ With the state cut from the graph, the only path from the spike back to the inpu
     dL/dy = psi(u) * dL/ds        u = membrane - threshold, and du/dy = 1
 
 so the step needs no graph of its own: u is kept, and nothing else. The values come from the neuron's own step
-function, which stays the one home of its equations. `LinearCutStep` joins a linear connection to it, so that a whole
-block is one node; its equations are those of `CutStep` and of `snnlearn.functional.eligibility`.
+function, which stays the one home of its equations. `LinearCutStep` joins a linear connection to it and `ConvCutStep` a
+convolution, so that a whole block is one node; their equations are those of `CutStep` and of
+`snnlearn.functional.eligibility`. The y of such a node is nobody else's, so the neuron may write over it.
 """
 
 from collections.abc import Callable
@@ -16,10 +17,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from snnlearn.functional.eligibility import TraceSource, linear_gradients, refuse_second_order
+from snnlearn.functional.eligibility import (
+    TraceSource,
+    convolution_gradients,
+    linear_gradients,
+    refuse_second_order,
+)
 from snnlearn.functional.precision import in_products, outside_autocast, remembers_autocast, widened
-from snnlearn.functional.surrogates import Surrogate
-from snnlearn.functional.weighted_map import Dense
+from snnlearn.functional.surrogates import SURROGATES, Surrogate
+from snnlearn.functional.weighted_map import Convolution, Dense
 from snnlearn.kernels import dispatch
 
 CutAdvance = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -54,6 +60,10 @@ class Firing:
         return self.surrogate.fire(u)
 
 
+OWN_MEMORY = frozenset(SURROGATES.values())
+"""Surrogates, these very classes, whose derivative is a tensor that nobody else holds."""
+
+
 def cut_gradient(
     signals: Float[Tensor, "*units"], u: Float[Tensor, "*units"], surrogate: Surrogate
 ) -> Float[Tensor, "*units"]:
@@ -63,7 +73,10 @@ def cut_gradient(
     >>> cut_gradient(torch.full((1,), 3.0), torch.zeros(1), ArcTan())
     tensor([3.])
     """
-    return signals * surrogate.derivative(u)
+    psi = surrogate.derivative(u)
+    if type(surrogate) in OWN_MEMORY and signals.dtype == psi.dtype and not torch.is_grad_enabled():
+        return psi.mul_(signals)  # a new large map takes longer than the product
+    return signals * psi
 
 
 def spike_gate(u: Float[Tensor, "*units"], surrogate: Surrogate) -> Float[Tensor, "*units"]:
@@ -113,8 +126,8 @@ class LinearCutStep(torch.autograd.Function):
         ctx.source, ctx.tick, ctx.surrogate, ctx.x_dtype = source, source.expect(), surrogate, x.dtype
         ctx.bias_dtype = None if bias is None else bias.dtype
         y = in_products(Dense(), ctx.product_dtype).value(x, weight, bias)
-        spike, u = advance(y)
         ctx.y_dtype = y.dtype
+        spike, u = advance(y)
         ctx.save_for_backward(weight, u)
         source.advance_(widened(x, ctx.product_dtype))
         return spike
@@ -127,6 +140,42 @@ class LinearCutStep(torch.autograd.Function):
         weight, u = ctx.saved_tensors
         d = dispatch.run(cut_gradient, grad_spike, u, ctx.surrogate).to(ctx.y_dtype)
         return *linear_gradients(ctx, d, weight), None, None, None
+
+
+class ConvCutStep(torch.autograd.Function):
+    """A convolution, the neuron behind it and the update of its trace as one node."""
+
+    @staticmethod
+    @remembers_autocast
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        source: TraceToAdvance,
+        convolution: Convolution,
+        advance: CutAdvance,
+        surrogate: Surrogate,
+    ) -> Tensor:
+        """Return the spikes of the convolution, and advance the trace by x; keep the weight, u and the tick, not x."""
+        ctx.source, ctx.tick, ctx.surrogate, ctx.convolution = source, source.expect(), surrogate, convolution
+        ctx.x_dtype, ctx.x_shape = x.dtype, x.shape
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        y = in_products(convolution, ctx.product_dtype).value(x, weight, bias)
+        ctx.y_dtype = y.dtype
+        spike, u = advance(y)
+        ctx.save_for_backward(weight, u)
+        source.advance_(widened(x, ctx.product_dtype))
+        return spike
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx: Any, grad_spike: Tensor) -> tuple[Tensor | None, ...]:
+        """Return gradients for x, weight and bias from d = psi(u) * dL/ds; raise when asked for a graph of them."""
+        refuse_second_order("a layer with an eligibility trace")
+        weight, u = ctx.saved_tensors
+        d = dispatch.run(cut_gradient, grad_spike, u, ctx.surrogate).to(ctx.y_dtype)
+        return *convolution_gradients(ctx, d, weight), None, None, None, None
 
 
 def cut_step(advance: CutAdvance, y: Float[Tensor, "*units"], surrogate: Surrogate) -> Float[Tensor, "*units"]:
@@ -146,6 +195,7 @@ def cut_step(advance: CutAdvance, y: Float[Tensor, "*units"], surrogate: Surroga
 
 
 __all__ = [
+    "ConvCutStep",
     "CutAdvance",
     "CutStep",
     "Firing",

@@ -69,17 +69,20 @@ def per_unit(constant: PerUnit, v: Tensor) -> PerUnit:
     return constant.to(v.dtype) if isinstance(constant, Tensor) else constant
 
 
-def charge(y: Float[Tensor, "*units"], v: Float[Tensor, "*units"], decay: Decay) -> Float[Tensor, "*units"]:
+def charge(
+    y: Float[Tensor, "*units"], v: Float[Tensor, "*units"], decay: Decay, out: Float[Tensor, "*units"] | None = None
+) -> Float[Tensor, "*units"]:
     """Return decay * v + y, the membrane before it may fire.
 
-    `y` input and `v` membrane [*units] in membrane units; `decay` per step.
+    `y` input and `v` membrane [*units] in membrane units; `decay` per step; `out` where it is written, such as y,
+    outside autograd.
 
     >>> charge(torch.ones(1), torch.full((1,), 4.0), 0.5)
     tensor([3.])
     """
     if isinstance(decay, Tensor):
-        return torch.addcmul(y, v, decay.to(v.dtype))
-    return torch.add(y, v, alpha=decay)
+        return torch.addcmul(y, v, decay.to(v.dtype), out=out)
+    return torch.add(y, v, alpha=decay, out=out)
 
 
 def reset_membrane(
@@ -88,11 +91,13 @@ def reset_membrane(
     threshold: PerUnit,
     reset: str,
     detach_reset: bool,
+    out: Float[Tensor, "*units"] | None = None,
 ) -> Float[Tensor, "*units"]:
     """Return the membrane after the reset: soft v - threshold*s, hard v*(1 - s), none v.
 
     `v`, `spike` [*units]; `threshold` in membrane units. With `detach_reset` the gradient takes the
     spike in the reset as a constant: that of the threshold which a soft reset subtracts is then -s, and it counts.
+    `out` where a reset membrane is written, such as v, outside autograd.
 
     >>> reset_membrane(torch.tensor([1.25]), torch.ones(1), 1.0, "soft", True)
     tensor([0.2500])
@@ -101,10 +106,10 @@ def reset_membrane(
         return v
     gate = spike.detach() if detach_reset else spike
     if reset == "hard":
-        return torch.addcmul(v, v, gate, value=-1.0)
+        return torch.addcmul(v, v, gate, value=-1.0, out=out)
     if isinstance(threshold, Tensor):
-        return torch.addcmul(v, gate, threshold.to(v.dtype), value=-1.0)
-    return torch.sub(v, gate, alpha=threshold)
+        return torch.addcmul(v, gate, threshold.to(v.dtype), value=-1.0, out=out)
+    return torch.sub(v, gate, alpha=threshold, out=out)
 
 
 def reset_partials(

@@ -166,27 +166,33 @@ class ConvEligibility(torch.autograd.Function):
         """Return gradients for x, weight and bias; raise when asked for a graph of them."""
         refuse_second_order("a layer with an eligibility trace")
         (weight,) = ctx.saved_tensors
-        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
-        if need_weight or need_bias:
-            trace, bias_trace = ctx.source.read(ctx.tick)
-        else:
-            trace, bias_trace = d.new_zeros(()).expand(ctx.x_shape), None
-        d = d.to(torch.promote_types(d.dtype, trace.dtype))
-        products = in_products(ctx.convolution, ctx.product_dtype)
-        grad_x = grad_weight = None
-        if isinstance(products, LowPrecision):
-            grad_x = products.input_gradient(d, weight, ctx.x_shape) if need_x else None
-            grad_weight = products.weight_gradient(d, trace, weight) if need_weight else None
-        else:
-            grad_x, grad_weight = ctx.convolution.gradients(d, trace.to(d.dtype), weight, (need_x, need_weight))
-        grad_bias = bias_gradient(ctx.convolution.units_last(d), bias_trace).to(ctx.bias_dtype) if need_bias else None
-        return (
-            None if grad_x is None else grad_x.to(ctx.x_dtype),
-            None if grad_weight is None else grad_weight.to(weight.dtype),
-            grad_bias,
-            None,
-            None,
-        )
+        return *convolution_gradients(ctx, d, weight), None, None
+
+
+def convolution_gradients(ctx: Any, d: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return dL/dx, dL/dW and dL/db of a convolution for d = dL/dy [B, O, ...], each None where nobody asks.
+
+    `ctx` as for `linear_gradients`, with `convolution` and `x_shape` noted too.
+    """
+    need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+    if need_weight or need_bias:
+        trace, bias_trace = ctx.source.read(ctx.tick)
+    else:
+        trace, bias_trace = d.new_zeros(()).expand(ctx.x_shape), None
+    d = d.to(torch.promote_types(d.dtype, trace.dtype))
+    products = in_products(ctx.convolution, ctx.product_dtype)
+    grad_x = grad_weight = None
+    if isinstance(products, LowPrecision):
+        grad_x = products.input_gradient(d, weight, ctx.x_shape) if need_x else None
+        grad_weight = products.weight_gradient(d, trace, weight) if need_weight else None
+    else:
+        grad_x, grad_weight = ctx.convolution.gradients(d, trace.to(d.dtype), weight, (need_x, need_weight))
+    grad_bias = bias_gradient(ctx.convolution.units_last(d), bias_trace).to(ctx.bias_dtype) if need_bias else None
+    return (
+        None if grad_x is None else grad_x.to(ctx.x_dtype),
+        None if grad_weight is None else grad_weight.to(weight.dtype),
+        grad_bias,
+    )
 
 
 def et_linear(
@@ -229,6 +235,7 @@ __all__ = [
     "LinearEligibility",
     "TraceSource",
     "bias_gradient",
+    "convolution_gradients",
     "et_linear",
     "linear_gradients",
     "refuse_second_order",

@@ -148,7 +148,7 @@ class ArcTan(Surrogate):
 
     def derivative(self, u: Float[Tensor, "*units"]) -> Float[Tensor, "*units"]:
         """Return psi(u) as 1 / (2/alpha + pi^2*alpha/2 * u^2): two passes over u."""
-        return torch.addcmul(u.new_full((), 2 / self.alpha), u, u, value=math.pi**2 * self.alpha / 2).reciprocal()
+        return torch.addcmul(u.new_full((), 2 / self.alpha), u, u, value=math.pi**2 * self.alpha / 2).reciprocal_()
 
     def primitive(self, u: Float[Tensor, "*units"]) -> Float[Tensor, "*units"]:
         """Return P(u)."""

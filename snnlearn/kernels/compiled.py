@@ -7,7 +7,6 @@ keeps a few versions per code object and falls back silently beyond; there are u
 """
 
 import functools
-import inspect
 import logging
 import time
 import types
@@ -18,29 +17,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from snnlearn.functional.chunk import Restarts
+from snnlearn.functional.dynamics import State
+from snnlearn.functional.neuron_scan import NeuronConstants
+
 log = logging.getLogger("snnlearn.kernels")
 
 MOST = 64
 """How many functions are compiled in one process."""
 
-HIDDEN = {"alif_scan": 2, "cuba_lif_scan": 2, "lif_scan": 1}
-"""Scans of neurons, which go step by step, and how many hidden values each has."""
+SCANS = ("alif_scan", "cuba_lif_scan", "lif_scan")
+"""Scans of neurons, which go step by step."""
 
 _functions: dict[Any, Callable[..., Any]] = {}
 
 
 def run(reference: Callable[..., Any], *arguments: Any) -> Any:
     """Return reference(*arguments) by the function compiled for such arguments, compiled now if there is none yet."""
-    arguments = tuple(value.detach() if isinstance(value, Tensor) else value for value in arguments)
+    arguments = _detached(arguments)
     with torch.no_grad():
-        if reference.__name__ in HIDDEN:
+        if reference.__name__ in SCANS:
             return _by_steps(reference, *arguments)
         return _compiled(reference, reference.__name__, arguments)(*arguments)
 
 
 def obstacle(name: str, *arguments: Any) -> str:
     """Return why `name` cannot be compiled for these arguments, or nothing where it can."""
-    kind = _kind(_given_to_step(name, arguments) if name in HIDDEN else arguments)
+    kind = _kind(_given_to_step(*arguments[:3]) if name in SCANS else arguments)
     if len(_functions) >= MOST and (name, kind) not in _functions:
         return f"{MOST} functions are compiled in this process, and these arguments would be one more"
     return compiler_missing()
@@ -63,48 +66,55 @@ def compiler_missing() -> str:
     return ""
 
 
-def _by_steps(reference: Callable[..., Any], *arguments: Any) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def _detached(value: Any) -> Any:
+    """Return a value, or a tuple of values, whose tensors are detached."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, NeuronConstants):
+        return NeuronConstants(*map(_detached, value))
+    return tuple(map(_detached, value)) if isinstance(value, tuple) else value
+
+
+def _by_steps(
+    reference: Callable[..., Any],
+    y: Tensor,
+    state: State,
+    constants: NeuronConstants,
+    restarts: Restarts = None,
+    entering: State | None = None,
+) -> tuple[Tensor, Tensor, State]:
     """Run the scan of a neuron, a compiled step at a time; steps where rows restart are rare and run as written."""
-    name = reference.__name__
-    given = (*arguments, *_defaults(reference)[len(arguments) :])
-    y, *rest, restarts, initial, entering = given
-    state, constants = tuple(rest[: HIDDEN[name]]), rest[HIDDEN[name] :]
+    given = _given_to_step(y, state, constants)
     dtype = torch.promote_types(y.dtype, state[0].dtype)
     spikes, u = torch.empty_like(y, dtype=dtype), torch.empty_like(y, dtype=dtype)
     begin = [False] * len(y) if restarts is None else restarts.any(1).tolist()
     step = None
     for t in range(len(y)):
         one = slice(t, t + 1)
-        if begin[t]:
+        if restarts is not None and begin[t]:
             kept = None if entering is None else tuple(value[one] for value in entering)
-            spikes[one], u[one], state = reference(y[one], *state, *constants, restarts[one], initial, kept)
+            spikes[one], u[one], state = reference(y[one], state, constants, restarts[one], kept)
             continue
         for value, before in zip(entering or (), state, strict=entering is not None):
             value[t] = before
-        step = step or _compiled(_one_step, name, _given_to_step(name, arguments))
-        state = step(reference, spikes[one], u[one], y[one], *state, *constants)
+        step = step or _compiled(_one_step, reference.__name__, given)
+        state = step(reference, spikes[one], u[one], y[one], state, given[2])
     return spikes, u, state
 
 
-@functools.cache
-def _defaults(reference: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return the default of each argument."""
-    return tuple(parameter.default for parameter in inspect.signature(reference).parameters.values())
-
-
-def _one_step(scan: Callable[..., Any], spikes: Tensor, u: Tensor, y: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+def _one_step(
+    scan: Callable[..., Any], spikes: Tensor, u: Tensor, y: Tensor, state: State, constants: NeuronConstants
+) -> State:
     """Write the spikes and u of one step and return the state after it."""
-    fired, found, state = scan(y, *arguments)
+    fired, found, after = scan(y, state, constants)
     spikes.copy_(fired)
     u.copy_(found)
-    return tuple(state)
+    return tuple(after)
 
 
-def _given_to_step(name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of a scan that its step depends on: without restarts, initial membrane, entering state."""
-    y, *rest = arguments
-    places = len(rest) - next(place for place, value in enumerate(rest) if isinstance(value, str)) - 2
-    return (y[:1], *rest[: len(rest) - places])
+def _given_to_step(y: Tensor, state: State, constants: NeuronConstants) -> tuple[Any, ...]:
+    """Return the arguments of a scan that its step depends on: of a step without restarts, no initial membrane."""
+    return y[:1], state, constants._replace(initial_membrane=0.0)
 
 
 def _compiled(function: Callable[..., Any], name: str, arguments: tuple[Any, ...]) -> Callable[..., Any]:
@@ -150,4 +160,4 @@ def _kind(value: Any) -> Any:
     return tuple(map(_kind, value)) if isinstance(value, tuple | list) else (type(value), value)
 
 
-__all__ = ["HIDDEN", "MOST", "compiler_missing", "obstacle", "run"]
+__all__ = ["MOST", "SCANS", "compiler_missing", "obstacle", "run"]

@@ -57,13 +57,16 @@ def roll_kernel(  # type: ignore[no-untyped-def]
         tl.store(second_at, flushed(second_new, limit), mask=inside)
 
 
-def roll_eligibility(eligibility: Parts | None, product: Tensor, weights: Tensor, x: Tensor) -> Parts:
+def roll_eligibility(
+    eligibility: Parts | None, product: Tensor, weights: Tensor, x: Tensor, room: Tensor | None = None
+) -> Parts:
     """Return what `snnlearn.functional.chunk_roll.roll_eligibility` does, in float32."""
     hidden, steps, units = weights.shape[0], weights.shape[1], weights.shape[-1]
     inputs, rows = x.shape[-1], x[0, ..., 0].numel()
     parts = eligibility
     if parts is None:
-        parts = empty_eligibility(hidden, weights.shape[2:], inputs, weights.new_empty(0, dtype=torch.float32))
+        like = weights.new_empty(0, dtype=torch.float32)
+        parts = empty_eligibility(hidden, weights.shape[2:], inputs, like, room)
     moves = [part.shape[-2] == units for part in parts]
     pitches = [pitch for part in (parts[0], parts[-1]) for pitch in _pitches(part, units)]
     grid = (rows, triton.cdiv(units, TILE), triton.cdiv(inputs, TILE))
@@ -87,7 +90,9 @@ def _lies_in_rows(part: Tensor) -> bool:
     return samples and (part.stride(-1) == 1 or part.shape[-1] == 1)
 
 
-def _obstacle(eligibility: Parts | None, product: Tensor, weights: Tensor, x: Tensor) -> str:
+def _obstacle(
+    eligibility: Parts | None, product: Tensor, weights: Tensor, x: Tensor, room: Tensor | None = None
+) -> str:
     if len(weights) > MOST_HIDDEN:
         return f"{len(weights)} hidden values, those of the filter among them: the kernel has up to {MOST_HIDDEN}"
     for part in () if eligibility is None else eligibility:

@@ -6,7 +6,7 @@ from torch import Tensor
 from snnlearn.functional.chunk import Restarts
 from snnlearn.functional.dynamics import Jacobian
 from snnlearn.kernels.language import FP_FUSION, constexpr, jit, tl, triton
-from snnlearn.kernels.layout import FLUSH, by_row, flushed, kept_dtype, padded
+from snnlearn.kernels.layout import FLUSH, block_of, by_row, flushed, kept_dtype, marked, marks, padded
 
 BLOCK = 256
 MOST_HIDDEN = 4
@@ -19,10 +19,8 @@ def scan_chunk_kernel(  # type: ignore[no-untyped-def]
     HIDDEN: constexpr, PADDED: constexpr, RESTARTS: constexpr, BLOCK: constexpr,
 ):  # fmt: skip
     """Take a block of units from the last step to the first."""
-    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = rows * units
-    inside = element < total
-    row, unit = (element // units).to(tl.int64), (element % units).to(tl.int64)
+    element, row, unit, inside = block_of(total, units, BLOCK)
     side = tl.arange(0, PADDED)
     real = side < HIDDEN
     last = (steps - 1).to(tl.int64)
@@ -45,8 +43,7 @@ def scan_chunk_kernel(  # type: ignore[no-untyped-def]
         carried = tl.sum(transition * after[:, None, :], axis=0)
         after = flushed(carried + state * signal[None, :], limit)
         if RESTARTS:
-            fresh = tl.load(restarts_at + row, mask=inside, other=0) != 0
-            after = tl.where(fresh[None, :], 0.0, after)
+            after = tl.where(marked(restarts_at, row, inside)[None, :], 0.0, after)
         signals_at -= signals_step
         restarts_at -= rows
         before -= total
@@ -63,9 +60,8 @@ def scan_chunk(jacobian: Jacobian, signals: Tensor, restarts: Restarts = None) -
     entering = torch.empty((hidden, *signals.shape[1:]), dtype=received.dtype, device=signals.device)
     seen = by_row(signals)
     rows, units = seen.shape[1:]
-    marks = received if restarts is None else restarts.to(signals.device, torch.uint8).contiguous()
     scan_chunk_kernel[(triton.cdiv(rows * units, BLOCK),)](
-        seen, transition, drive, spike_state, spike_input, marks, received, entering,
+        seen, transition, drive, spike_state, spike_input, marks(restarts, received), received, entering,
         steps, rows, units, *seen.stride(), FLUSH,
         hidden, padded(hidden), restarts is not None, BLOCK, enable_fp_fusion=FP_FUSION,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from snnlearn.functional.chunk import Restarts
 from snnlearn.functional.dynamics import PerUnit
 from snnlearn.functional.trace import flush_threshold
 from snnlearn.kernels.language import constexpr, jit, tl
@@ -41,6 +42,15 @@ def per_element(constant: PerUnit, like: Tensor) -> PerUnit:
     return constant.to(like.device, torch.float32).expand(like.shape).contiguous()
 
 
+def marks(restarts: Restarts, like: Tensor) -> Tensor:
+    """Return the marks of rows that restart [K, B] as one byte each, beside `like`; without any, `like` in their place.
+
+    >>> marks(torch.tensor([[True, False]]), torch.zeros(1))
+    tensor([[1, 0]], dtype=torch.uint8)
+    """
+    return like if restarts is None else restarts.to(like.device, torch.uint8).contiguous()
+
+
 def padded(hidden: int) -> int:
     """Return the power of two from `hidden` up, which the side of a tile must be.
 
@@ -48,6 +58,19 @@ def padded(hidden: int) -> int:
     4
     """
     return 1 << (hidden - 1).bit_length()
+
+
+@jit
+def block_of(total, units, BLOCK: constexpr):  # type: ignore[no-untyped-def]
+    """Return the elements of this program among all rows and units, the row and unit of each, and which there are."""
+    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    return element, (element // units).to(tl.int64), (element % units).to(tl.int64), element < total
+
+
+@jit
+def marked(restarts_at, row, inside):  # type: ignore[no-untyped-def]
+    """Return which elements lie in a row that restarts at the step `restarts_at` points to."""
+    return tl.load(restarts_at + row, mask=inside, other=0) != 0
 
 
 @jit
@@ -66,4 +89,15 @@ def constant_of(constant, element, inside, IS_TENSOR: constexpr):  # type: ignor
     return value
 
 
-__all__ = ["FLUSH", "by_row", "constant_of", "flushed", "kept_dtype", "padded", "per_element"]
+__all__ = [
+    "FLUSH",
+    "block_of",
+    "by_row",
+    "constant_of",
+    "flushed",
+    "kept_dtype",
+    "marked",
+    "marks",
+    "padded",
+    "per_element",
+]

@@ -8,10 +8,22 @@ from torch import Tensor
 from snnlearn.functional.chunk import Restarts
 from snnlearn.functional.dynamics import LeakTransition
 from snnlearn.kernels.language import FP_FUSION, constexpr, jit, tl, triton
-from snnlearn.kernels.layout import FLUSH, by_row, flushed, kept_dtype, padded
+from snnlearn.kernels.layout import FLUSH, block_of, by_row, flushed, kept_dtype, marked, marks, padded
 
 BLOCK = 256
 MOST_HIDDEN = 4
+
+
+@jit
+def leak_numbers(leak_at, HIDDEN: constexpr, PADDED: constexpr):  # type: ignore[no-untyped-def]
+    """Return the places of the hidden values, which of them there are, and transition, drive and readout of a leak."""
+    side = tl.arange(0, PADDED)
+    real = side < HIDDEN
+    square = side[:, None] * HIDDEN + side[None, :]
+    transition = tl.load(leak_at + square, mask=real[:, None] & real[None, :], other=0.0)
+    drive = tl.load(leak_at + HIDDEN * HIDDEN + side, mask=real, other=0.0)
+    readout = tl.load(leak_at + HIDDEN * HIDDEN + HIDDEN + side, mask=real, other=0.0)
+    return side, real, transition, drive, readout
 
 
 @jit
@@ -20,17 +32,10 @@ def scan_leak_kernel(  # type: ignore[no-untyped-def]
     signals_step, signals_row, signals_unit, limit,
     HIDDEN: constexpr, PADDED: constexpr, RESTARTS: constexpr, BLOCK: constexpr,
 ):  # fmt: skip
-    """Take a block of units from the last step to the first; `leak_at` holds transition, drive and readout."""
-    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """Take a block of units from the last step to the first."""
     total = rows * units
-    inside = element < total
-    row, unit = (element // units).to(tl.int64), (element % units).to(tl.int64)
-    side = tl.arange(0, PADDED)
-    real = side < HIDDEN
-    square = side[:, None] * HIDDEN + side[None, :]
-    transition = tl.load(leak_at + square, mask=real[:, None] & real[None, :], other=0.0)
-    drive = tl.load(leak_at + HIDDEN * HIDDEN + side, mask=real, other=0.0)
-    readout = tl.load(leak_at + HIDDEN * HIDDEN + HIDDEN + side, mask=real, other=0.0)
+    element, row, unit, inside = block_of(total, units, BLOCK)
+    side, real, transition, drive, readout = leak_numbers(leak_at, HIDDEN, PADDED)
     last = (steps - 1).to(tl.int64)
     signals_at += last * signals_step + row * signals_row + unit * signals_unit
     received_at += last * total
@@ -42,8 +47,7 @@ def scan_leak_kernel(  # type: ignore[no-untyped-def]
         tl.store(received_at + element, tl.sum(drive[:, None] * gathered, axis=0), mask=inside)
         after = flushed(tl.sum(transition[:, :, None] * gathered[:, None, :], axis=0), limit)
         if RESTARTS:
-            fresh = tl.load(restarts_at + row, mask=inside, other=0) != 0
-            after = tl.where(fresh[None, :], 0.0, after)
+            after = tl.where(marked(restarts_at, row, inside)[None, :], 0.0, after)
         signals_at -= signals_step
         received_at -= total
         restarts_at -= rows
@@ -59,7 +63,7 @@ def scan_leak(signals: Tensor, leak: LeakTransition, restarts: Restarts = None) 
     seen = by_row(signals)
     rows, units = seen.shape[1:]
     scan_leak_kernel[(triton.cdiv(rows * units, BLOCK),)](
-        seen, _numbers(leak, signals.device), _marks(restarts, received), received, entering,
+        seen, _numbers(leak, signals.device), marks(restarts, received), received, entering,
         len(signals), rows, units, *seen.stride(), FLUSH,
         hidden, padded(hidden), restarts is not None, BLOCK, enable_fp_fusion=FP_FUSION,
     )  # fmt: skip
@@ -72,15 +76,9 @@ def roll_leak_kernel(  # type: ignore[no-untyped-def]
     HIDDEN: constexpr, PADDED: constexpr, TRACES: constexpr, RESTARTS: constexpr, BLOCK: constexpr,
 ):  # fmt: skip
     """Take the traces of a block of inputs from the first step to the last."""
-    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = rows * units
-    inside = element < total
-    row, unit = (element // units).to(tl.int64), (element % units).to(tl.int64)
-    side = tl.arange(0, PADDED)
-    real = side < HIDDEN
-    square = side[:, None] * HIDDEN + side[None, :]
-    transition = tl.load(leak_at + square, mask=real[:, None] & real[None, :], other=0.0)
-    drive = tl.load(leak_at + HIDDEN * HIDDEN + side, mask=real, other=0.0)
+    element, row, unit, inside = block_of(total, units, BLOCK)
+    side, real, transition, drive, _ = leak_numbers(leak_at, HIDDEN, PADDED)
     x_at += row * x_row + unit * x_unit
     at = side[:, None].to(tl.int64) * total + element[None, :]
     trace = tl.zeros((PADDED, BLOCK), dtype=tl.float32)
@@ -88,8 +86,7 @@ def roll_leak_kernel(  # type: ignore[no-untyped-def]
         trace += tl.load(traces_at + at, mask=real[:, None] & inside[None, :], other=0.0)
     for _ in range(steps):
         if RESTARTS:
-            fresh = tl.load(restarts_at + row, mask=inside, other=0) != 0
-            trace = tl.where(fresh[None, :], 0.0, trace)
+            trace = tl.where(marked(restarts_at, row, inside)[None, :], 0.0, trace)
         x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
         carried = tl.sum(tl.trans(transition)[:, :, None] * trace[:, None, :], axis=0)
         trace = carried + drive[:, None] * x[None, :]
@@ -105,7 +102,7 @@ def roll_leak_trace(traces: Tensor | None, x: Tensor, leak: LeakTransition, rest
     seen = by_row(x)
     rows, units = seen.shape[1:]
     roll_leak_kernel[(triton.cdiv(rows * units, BLOCK),)](
-        seen, rolled if traces is None else traces.contiguous(), _numbers(leak, x.device), _marks(restarts, rolled),
+        seen, rolled if traces is None else traces.contiguous(), _numbers(leak, x.device), marks(restarts, rolled),
         rolled, len(x), rows, units, *seen.stride(), FLUSH,
         hidden, padded(hidden), traces is not None, restarts is not None, BLOCK, enable_fp_fusion=FP_FUSION,
     )  # fmt: skip
@@ -117,10 +114,6 @@ def _numbers(leak: LeakTransition, device: torch.device) -> Tensor:
     """Return the numbers of a leak on the device: transition row by row, drive, readout."""
     numbers = [value for row in leak.transition for value in row]
     return torch.tensor([*numbers, *leak.drive, *leak.readout], dtype=torch.float32, device=device)
-
-
-def _marks(restarts: Restarts, instead: Tensor) -> Tensor:
-    return instead if restarts is None else restarts.to(instead.device, torch.uint8).contiguous()
 
 
 def _too_many(leak: LeakTransition) -> str:

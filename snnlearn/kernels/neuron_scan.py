@@ -5,18 +5,27 @@ spikes are those of the reference; where they are rounded otherwise (Triton's in
 rounds once) a decision may differ if u is within rounding of zero.
 """
 
-from collections.abc import Callable
 from dataclasses import astuple
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from snnlearn.functional.chunk import Restarts
-from snnlearn.functional.dynamics import RESETS, Decay, PerUnit, State, check_reset
+from snnlearn.functional.dynamics import RESETS, Decay, State, check_reset
+from snnlearn.functional.neuron_scan import NeuronConstants
 from snnlearn.functional.surrogates import SURROGATES, Constant, Surrogate
 from snnlearn.kernels.language import FP_FUSION, constexpr, jit, tl, triton
-from snnlearn.kernels.layout import FLUSH, by_row, constant_of, flushed, kept_dtype, per_element
+from snnlearn.kernels.layout import (
+    FLUSH,
+    block_of,
+    by_row,
+    constant_of,
+    flushed,
+    kept_dtype,
+    marked,
+    marks,
+    per_element,
+)
 
 BLOCK = 256
 NEURONS = ("lif", "alif", "cuba_lif")
@@ -52,10 +61,8 @@ def neuron_scan_kernel(  # type: ignore[no-untyped-def]
     INITIAL_IS_TENSOR: constexpr, BLOCK: constexpr,
 ):  # fmt: skip
     """Take a block of units through all steps; NEURON 0 is LIF, 1 ALIF, 2 CUBA-LIF; RESET counts as RESETS does."""
-    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = rows * units
-    inside = element < total
-    row, unit = (element // units).to(tl.int64), (element % units).to(tl.int64)
+    element, row, unit, inside = block_of(total, units, BLOCK)
     y_at += row * y_row + unit * y_unit
     v = tl.load(v_at + element, mask=inside, other=0.0)
     other = v
@@ -69,7 +76,7 @@ def neuron_scan_kernel(  # type: ignore[no-untyped-def]
     for _ in range(steps):
         charge = tl.load(y_at, mask=inside, other=0.0).to(tl.float32)
         if RESTARTS:
-            fresh = tl.load(restarts_at + row, mask=inside, other=0) != 0
+            fresh = marked(restarts_at, row, inside)
             v = tl.where(fresh, initial, v)
             other = tl.where(fresh, 0.0, other)
             restarts_at += rows
@@ -95,93 +102,59 @@ def neuron_scan_kernel(  # type: ignore[no-untyped-def]
 
 
 def lif_scan(
-    y: Tensor,
-    v: Tensor,
-    decay: Decay,
-    threshold: PerUnit,
-    reset: str,
-    surrogate: Surrogate,
-    restarts: Restarts = None,
-    initial_membrane: PerUnit = 0.0,
-    entering: State | None = None,
+    y: Tensor, state: State, constants: NeuronConstants, restarts: Restarts = None, entering: State | None = None
 ) -> tuple[Tensor, Tensor, State]:
     """Return what `snnlearn.functional.neuron_scan.lif_scan` does."""
-    kept = None if entering is None else (entering[0], entering[0])
-    spikes, u, v, _ = _scan(0, y, v, v, decay, 0.0, 0.0, threshold, reset, restarts, initial_membrane, kept)
+    kept = None if entering is None else entering * 2
+    spikes, u, v, _ = _scan(0, y, state, 0.0, constants, restarts, kept)
     return spikes, u, (v,)
 
 
 def alif_scan(
-    y: Tensor,
-    v: Tensor,
-    b: Tensor,
-    decay: Decay,
-    decay_adaptation: Decay,
-    adaptation: PerUnit,
-    threshold: PerUnit,
-    reset: str,
-    surrogate: Surrogate,
-    restarts: Restarts = None,
-    initial_membrane: PerUnit = 0.0,
-    entering: State | None = None,
+    y: Tensor, state: State, constants: NeuronConstants, restarts: Restarts = None, entering: State | None = None
 ) -> tuple[Tensor, Tensor, State]:
     """Return what `snnlearn.functional.neuron_scan.alif_scan` does."""
-    spikes, u, *state = _scan(
-        1, y, v, b, decay, decay_adaptation, adaptation, threshold, reset, restarts, initial_membrane, entering
-    )
-    return spikes, u, tuple(state)
+    spikes, u, *after = _scan(1, y, state, constants.decay_adaptation, constants, restarts, entering)
+    return spikes, u, tuple(after)
 
 
 def cuba_lif_scan(
-    y: Tensor,
-    current: Tensor,
-    v: Tensor,
-    decay_synapse: Decay,
-    decay: Decay,
-    threshold: PerUnit,
-    reset: str,
-    surrogate: Surrogate,
-    restarts: Restarts = None,
-    initial_membrane: PerUnit = 0.0,
-    entering: State | None = None,
+    y: Tensor, state: State, constants: NeuronConstants, restarts: Restarts = None, entering: State | None = None
 ) -> tuple[Tensor, Tensor, State]:
     """Return what `snnlearn.functional.neuron_scan.cuba_lif_scan` does."""
     kept = None if entering is None else entering[::-1]
-    spikes, u, v, current = _scan(
-        2, y, v, current, decay, decay_synapse, 0.0, threshold, reset, restarts, initial_membrane, kept
-    )
+    spikes, u, v, current = _scan(2, y, state[::-1], constants.decay_synapse, constants, restarts, kept)
     return spikes, u, (current, v)
 
 
 def _scan(
     neuron: int,
     y: Tensor,
-    v: Tensor,
-    other: Tensor,
-    decay: Decay,
+    state: State,
     other_decay: Decay,
-    adaptation: PerUnit,
-    threshold: PerUnit,
-    reset: str,
+    given: NeuronConstants,
     restarts: Restarts,
-    initial: PerUnit,
     kept: State | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the spikes, u, the membrane and the other hidden value, in fresh tensors; write both before each step."""
-    check_reset(reset)
+    """Return the spikes, u, the membrane and the other hidden value, in fresh tensors.
+
+    `state` and `kept` have the membrane first; a LIF's is given back in the other's place too.
+    """
+    check_reset(given.reset)
     spikes = torch.empty(y.shape, dtype=torch.float32, device=y.device)
     u = torch.empty_like(spikes)
-    v = v.expand(y.shape[1:]).clone(memory_format=torch.contiguous_format)
-    other = v if neuron == 0 else other.expand(y.shape[1:]).clone(memory_format=torch.contiguous_format)
+    fresh = [value.expand(y.shape[1:]).clone(memory_format=torch.contiguous_format) for value in state]
+    v, other = fresh[0], fresh[-1]
     seen = by_row(y)
     rows, units = seen.shape[1:]
-    constants = [per_element(value, v) for value in (decay, other_decay, adaptation, threshold, initial)]
+    in_order = (given.decay, other_decay, given.adaptation, given.threshold, given.initial_membrane)
+    constants = [per_element(value, v) for value in in_order]
     flags = [isinstance(value, Tensor) for value in constants]
-    marks = v if restarts is None else restarts.to(y.device, torch.uint8).contiguous()
     neuron_scan_kernel[(triton.cdiv(rows * units, BLOCK),)](
-        seen, v, other, spikes, u, *(kept or (u, u)), marks,
+        seen, v, other, spikes, u, *(kept or (u, u)), marks(restarts, v),
         *constants, len(y), rows, units, *seen.stride(), FLUSH,
-        neuron, RESETS.index(reset), restarts is not None, kept is not None, *flags, BLOCK, enable_fp_fusion=FP_FUSION,
+        neuron, RESETS.index(given.reset), restarts is not None, kept is not None, *flags, BLOCK,
+        enable_fp_fusion=FP_FUSION,
     )  # fmt: skip
     return spikes, u, v, other
 
@@ -259,21 +232,15 @@ def _graded(surrogate: Surrogate) -> str:
     return ""
 
 
-def _scan_obstacle(hidden: int, place: int) -> Callable[..., str]:
-    """Return the check of a scan whose state is the next `hidden` arguments and whose surrogate is at `place`."""
-
-    def obstacle(*arguments: Any) -> str:
-        kept = arguments[place + 3] if len(arguments) > place + 3 else None
-        for state in (*arguments[1 : 1 + hidden], *(kept or ())):
-            if state.dtype != torch.float32:
-                return f"a state in {state.dtype}: the kernels keep it in float32"
-        if not all(value.is_contiguous() for value in kept or ()):
-            return "room for the entering state that is not contiguous: it is written in place"
-        if arguments[0].numel() == 0:
-            return "there is nothing to scan"
-        return _graded(arguments[place])
-
-    return obstacle
+def _scan_obstacle(
+    y: Tensor, state: State, constants: NeuronConstants, restarts: Restarts = None, entering: State | None = None
+) -> str:
+    for value in (*state, *(entering or ())):
+        if value.dtype != torch.float32:
+            return f"a state in {value.dtype}: the kernels keep it in float32"
+    if not all(value.is_contiguous() for value in entering or ()):
+        return "room for the entering state that is not contiguous: it is written in place"
+    return _graded(constants.surrogate) if y.numel() else "there is nothing to scan"
 
 
 def _gradient_obstacle(signals: Tensor, u: Tensor, surrogate: Surrogate) -> str:
@@ -287,10 +254,10 @@ def _gate_obstacle(u: Tensor, surrogate: Surrogate) -> str:
 
 
 OBSTACLES = {
-    "alif_scan": _scan_obstacle(2, 8),
-    "cuba_lif_scan": _scan_obstacle(2, 7),
+    "alif_scan": _scan_obstacle,
+    "cuba_lif_scan": _scan_obstacle,
     "cut_gradient": _gradient_obstacle,
-    "lif_scan": _scan_obstacle(1, 5),
+    "lif_scan": _scan_obstacle,
     "spike_gate": _gate_obstacle,
 }
 """Why each twin here cannot run on its arguments, as a function of them; nothing where it can."""

@@ -9,7 +9,7 @@ from snnlearn.functional.alif import alif_constant_derivatives, alif_jacobian, a
 from snnlearn.functional.chunk import Restarts
 from snnlearn.functional.dynamics import ConstantDerivatives, Jacobian, LeakTransition, SpikeFunction, State
 from snnlearn.functional.lif import lif_leak_transition
-from snnlearn.functional.neuron_scan import alif_scan
+from snnlearn.functional.neuron_scan import NeuronConstants, alif_scan
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.kernels import dispatch
 from snnlearn.nn.constant import FRACTION, POSITIVE, ConstantValue, LearnableConstant, check_adaptation
@@ -83,9 +83,16 @@ class ALIF(FiringNeuron):
 
     def scan(self, y: Tensor, state: State, restarts: Restarts, entering: State | None) -> tuple[Tensor, Tensor, State]:
         """Step through y [K, B, *units] at once."""
-        constants = self.decay, self.decay_adaptation, self.adaptation, self.threshold, self.reset_kind, self.surrogate
-        v, b = state
-        return dispatch.run(alif_scan, y, v, b, *constants, restarts, self.initial_membrane, entering)
+        constants = NeuronConstants(
+            self.decay,
+            self.threshold,
+            self.reset_kind,
+            self.surrogate,
+            self.initial_membrane,
+            decay_adaptation=self.decay_adaptation,
+            adaptation=self.adaptation,
+        )
+        return dispatch.run(alif_scan, y, state, constants, restarts, entering)
 
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
         """Return the analytic Jacobian."""

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from snnlearn.functional.cut_step import LinearCutStep, spike_gate
+from snnlearn.functional.cut_step import ConvCutStep, LinearCutStep, spike_gate
 from snnlearn.functional.traced_step import CarryDown, GatedStep, Step, TracedStep
 from snnlearn.kernels import dispatch
 from snnlearn.nn.chunk import Chunk
 from snnlearn.nn.chunked_block import run_chunk
 from snnlearn.nn.connection import Connection, ETLinear
+from snnlearn.nn.convolution import ConvConnection, ETConv1d, ETConv2d, ETConv3d
 from snnlearn.nn.eager import EagerModule, run_eagerly
 from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
@@ -31,6 +32,9 @@ from snnlearn.nn.sparse_entry import enter_events
 from snnlearn.nn.state import StateShapeError
 from snnlearn.nn.step_trace import StepTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
+
+ONE_NODE = (ETLinear, ETConv1d, ETConv2d, ETConv3d)
+"""Connections, these very classes, that become one node together with a neuron whose past is cut."""
 
 
 class ETBlock(EagerModule):
@@ -186,13 +190,14 @@ class ETBlock(EagerModule):
     def is_one_node(self) -> bool:
         """Whether the coming step runs as one autograd node: same numbers, half the Python.
 
-        It does for an `ETLinear` with a trace in train() and a built-in spiking neuron whose past is cut, with nothing
-        between them and nobody hooked onto either.
+        It does for an `ETLinear` or a convolution with a trace in train() and a built-in spiking neuron whose past is
+        cut, with nothing between them and nobody hooked onto either.
         """
         modules = self._modules
         connection, neuron = modules["connection"], modules["neuron"]
         return (
-            type(connection) is ETLinear
+            isinstance(connection, ETLinear | ConvConnection)
+            and type(connection) in ONE_NODE
             and isinstance(neuron, FiringNeuron)
             and neuron.cuts_its_past
             and modules.get("norm") is None
@@ -206,11 +211,21 @@ class ETBlock(EagerModule):
 
     def _as_one_node(self, x: Tensor) -> Tensor:
         connection, neuron = self._modules["connection"], self._modules["neuron"]
-        assert isinstance(connection, ETLinear)
+        assert isinstance(connection, ETLinear | ConvConnection)
         assert isinstance(neuron, FiringNeuron)
         neuron.refuse_replicas()
-        return LinearCutStep.apply(  # type: ignore[no-any-return]
-            x, connection.weight, connection.bias, connection.trace, neuron.advance_cut, neuron.surrogate
+        if isinstance(connection, ETLinear):
+            return LinearCutStep.apply(  # type: ignore[no-any-return]
+                x, connection.weight, connection.bias, connection.trace, neuron.advance_over, neuron.surrogate
+            )
+        return ConvCutStep.apply(  # type: ignore[no-any-return]
+            connection.traced_input(x),
+            connection.weight,
+            connection.bias,
+            connection.trace,
+            connection.weighted_map(),
+            neuron.advance_over,
+            neuron.surrogate,
         )
 
     def _check_input(self, x: Tensor) -> None:

@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snnlearn.functional.chunk import Restarts, rows_at
+from snnlearn.functional.cut_step import spike_gate
 from snnlearn.functional.dynamics import State
+from snnlearn.functional.leak_block import pays_as_block, run_leak
 from snnlearn.functional.trace import flush_subnormals
 from snnlearn.functional.traced_step import DirectDerivative, LinearisedStep
+from snnlearn.kernels import dispatch
 from snnlearn.nn.probe import jacobian_at
 from snnlearn.nn.state import StateShapeError, zero_rows
 
@@ -103,9 +106,11 @@ def scan_neuron(
     """
     state = neuron.state_for(y[0])
     entering = tuple(value.new_empty((chunk.steps, *value.shape)) for value in state)
-    if recurrent_weight is None and not shows_membrane and _scans(neuron):
-        found, _ = _scanned(neuron, y, chunk, entering)
-        return found
+    if recurrent_weight is None and not shows_membrane:
+        if _scans(neuron):
+            return _scanned(neuron, y, chunk, entering)[0]
+        if neuron.is_leak and chunk.restarts is None and pays_as_block(y):
+            return _leaked(neuron, y, state)
 
     def advance(y_t: Tensor, t: int) -> Tensor:
         before = neuron.state_for(y_t)
@@ -141,6 +146,43 @@ def scan_cut(
         return spike
 
     return _scan(neuron, y, chunk, recurrent_weight, spikes, shows_membrane, advance), u
+
+
+def scan_gated(
+    neuron: "FiringNeuron",
+    y: Tensor,
+    chunk: Chunk,
+    recurrent_weight: Tensor | None = None,
+    spikes: Tensor | None = None,
+    shows_membrane: bool = False,
+) -> tuple[NeuronScan, Tensor]:
+    """Return what `scan_neuron` does and ds/dy = psi(u) [K, B, *units], where the past is a constant.
+
+    Stepwise psi(u) is found while u is in the cache; u itself is not kept.
+
+    >>> from snnlearn.nn import LIF
+    >>> scan_gated(LIF(), torch.full((1, 1, 1), 1.0), Chunk(1))[1].flatten()
+    tensor([1.])
+    """
+    if recurrent_weight is None and not shows_membrane and _scans(neuron):
+        found, u = _scanned(neuron, y, chunk, None)
+        return found, dispatch.run(spike_gate, u, neuron.surrogate)
+    gate = torch.empty_like(y, dtype=torch.promote_types(y.dtype, torch.float32))
+
+    def advance(y_t: Tensor, t: int) -> Tensor:
+        spike, u = neuron.advance_cut(y_t)
+        gate[t] = neuron.surrogate.derivative(u)
+        return spike
+
+    return _scan(neuron, y, chunk, recurrent_weight, spikes, shows_membrane, advance), gate
+
+
+def _leaked(neuron: "Neuron", y: Tensor, state: State) -> NeuronScan:
+    """Return the run of a neuron that is a leak and nothing else, and keep its new state."""
+    wide = y.to(torch.promote_types(y.dtype, state[0].dtype))
+    found, last = run_leak(wide, neuron.leak_transition(), torch.stack(state))
+    neuron.state = tuple(last)
+    return NeuronScan(found, y, (torch.cat([state[0][None], found[:-1]]),), None, None)
 
 
 def _scans(neuron: "Neuron") -> TypeGuard["FiringNeuron"]:
@@ -209,4 +251,4 @@ def step_of_scan(neuron: "Neuron", scan: NeuronScan) -> LinearisedStep:
     return LinearisedStep(scan.spikes.flatten(0, 1), jacobian_at(neuron, y, state), parameters)
 
 
-__all__ = ["Chunk", "NeuronScan", "in_chunk", "scan_cut", "scan_neuron", "step_of_scan"]
+__all__ = ["Chunk", "NeuronScan", "in_chunk", "scan_cut", "scan_gated", "scan_neuron", "step_of_scan"]

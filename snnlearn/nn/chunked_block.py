@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from snnlearn.functional.chunked_step import ChunkedStep, ChunkRun, ChunkSteps
-from snnlearn.functional.cut_step import spike_gate
 from snnlearn.functional.precision import LowPrecision
 from snnlearn.functional.side_by_side import SideBySide
 from snnlearn.functional.sparse_map import FoundSparse, SparseDense, is_sparse
 from snnlearn.functional.traced_step import GatedStep, LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
-from snnlearn.kernels import dispatch
-from snnlearn.nn.chunk import Chunk, NeuronScan, scan_cut, scan_neuron, step_of_scan
+from snnlearn.nn.chunk import Chunk, NeuronScan, scan_gated, scan_neuron, step_of_scan
 from snnlearn.nn.connection import Connection
 from snnlearn.nn.factored_trace import RatioTrace
 from snnlearn.nn.lif import FiringNeuron
@@ -155,9 +153,8 @@ def _steps(
     def advance(y: Tensor) -> Step:
         folded = chunk.unfolded(y)
         if isinstance(neuron, FiringNeuron) and neuron.cuts_its_past and not needs_jacobian:
-            scan, u = scan_cut(neuron, folded, chunk, recurrent_weight, spikes, block.shows_membrane)
+            scan, gate = scan_gated(neuron, folded, chunk, recurrent_weight, spikes, block.shows_membrane)
             scans.append(scan)
-            gate = dispatch.run(spike_gate, u, neuron.surrogate)
             return GatedStep(scan.spikes.flatten(0, 1), gate.flatten(0, 1))
         scans.append(scan_neuron(neuron, folded, chunk, recurrent_weight, spikes, block.shows_membrane))
         return step_of_scan(neuron, scans[-1])

@@ -13,7 +13,7 @@ from snnlearn.functional.cuba_lif import (
     cuba_lif_step,
 )
 from snnlearn.functional.dynamics import ConstantDerivatives, Jacobian, LeakTransition, SpikeFunction, State
-from snnlearn.functional.neuron_scan import cuba_lif_scan
+from snnlearn.functional.neuron_scan import NeuronConstants, cuba_lif_scan
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.kernels import dispatch
 from snnlearn.nn.constant import FRACTION, ConstantValue, LearnableConstant
@@ -80,9 +80,15 @@ class CubaLIF(FiringNeuron):
 
     def scan(self, y: Tensor, state: State, restarts: Restarts, entering: State | None) -> tuple[Tensor, Tensor, State]:
         """Step through y [K, B, *units] at once."""
-        constants = self.decay_synapse, self.decay, self.threshold, self.reset_kind, self.surrogate
-        current, v = state
-        return dispatch.run(cuba_lif_scan, y, current, v, *constants, restarts, self.initial_membrane, entering)
+        constants = NeuronConstants(
+            self.decay,
+            self.threshold,
+            self.reset_kind,
+            self.surrogate,
+            self.initial_membrane,
+            decay_synapse=self.decay_synapse,
+        )
+        return dispatch.run(cuba_lif_scan, y, state, constants, restarts, entering)
 
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
         """Return the analytic Jacobian."""

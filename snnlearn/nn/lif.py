@@ -15,8 +15,8 @@ from snnlearn.functional.dynamics import (
     State,
     check_reset,
 )
-from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step
-from snnlearn.functional.neuron_scan import lif_scan
+from snnlearn.functional.lif import lif_constant_derivatives, lif_jacobian, lif_leak_transition, lif_step, lif_step_
+from snnlearn.functional.neuron_scan import NeuronConstants, lif_scan
 from snnlearn.functional.surrogates import Surrogate
 from snnlearn.functional.trace import flush_subnormals_
 from snnlearn.kernels import dispatch
@@ -108,6 +108,10 @@ class FiringNeuron(MembraneNeuron):
         assert firing.u is not None
         return spike, firing.u
 
+    def advance_over(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Do what `advance_cut` does for a y that is nobody else's, so that the neuron may write over it."""
+        return self.advance_cut(y)
+
     def _advance(self, y: Tensor) -> Tensor:
         return cut_step(self.advance_cut, y, self.surrogate) if self.cuts_its_past else super()._advance(y)
 
@@ -184,11 +188,21 @@ class LIF(FiringNeuron):
         spike, v = lif_step(y, state[0], self.decay, self.threshold, self.reset_kind, self.detach_reset, spike_function)
         return spike, (v,)
 
+    def advance_over(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Do what `advance_cut` does for a y that is nobody else's: the new membrane is written over it."""
+        (v,) = self.state_for(y)
+        if type(self).step_with is not LIF.step_with or y.dtype != v.dtype:
+            return super().advance_over(y)
+        firing = Firing(self.surrogate)
+        spike, v = lif_step_(y, v, self.decay, self.threshold, self.reset_kind, firing)
+        self.state = (flush_subnormals_(v),)
+        assert firing.u is not None
+        return spike, firing.u
+
     def scan(self, y: Tensor, state: State, restarts: Restarts, entering: State | None) -> tuple[Tensor, Tensor, State]:
         """Step through y [K, B, *units] at once."""
-        constants = self.decay, self.threshold, self.reset_kind, self.surrogate
-        (v,) = state
-        return dispatch.run(lif_scan, y, v, *constants, restarts, self.initial_membrane, entering)
+        constants = NeuronConstants(self.decay, self.threshold, self.reset_kind, self.surrogate, self.initial_membrane)
+        return dispatch.run(lif_scan, y, state, constants, restarts, entering)
 
     def jacobian(self, y: Tensor, state: State) -> Jacobian:
         """Return the analytic Jacobian."""

@@ -144,6 +144,11 @@ class Neuron(Stateful):
         return initial_derivatives(self, y)
 
     @property
+    def is_leak(self) -> bool:
+        """Whether a step is v = decay v + y with one decay, put out as it is: several are then one product."""
+        return False
+
+    @property
     def learned(self) -> dict[str, str]:
         """The constants that are learned, by the name of the parameter behind each; empty unless overridden."""
         return {}

@@ -2,99 +2,28 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from snnlearn.functional.chunk import Parts, Restarts, fold_chunk, roll_leak_trace, scan_chunk, scan_leak
-from snnlearn.functional.chunk_roll import empty_eligibility, read_norm, read_weights, roll_eligibility, roll_weights
+from snnlearn.functional.captured import is_captured
+from snnlearn.functional.chunk_roll import empty_eligibility
 from snnlearn.functional.chunked_step import ChunkSteps
-from snnlearn.functional.dynamics import Jacobian, LeakTransition, leak_jacobian
+from snnlearn.functional.dynamics import Jacobian
 from snnlearn.functional.precision import full_precision
 from snnlearn.functional.side_by_side import SideBySide
 from snnlearn.functional.sparse_eligibility import (
-    fold_sparse_chunk,
     laid_by_input,
-    read_sparse_norm,
-    roll_sparse_eligibility,
-    roll_sparse_inputs,
 )
 from snnlearn.functional.sparse_map import is_sparse
-from snnlearn.functional.synaptic import inputs_of, step_eligibility, with_one
-from snnlearn.functional.trace import advance_leak_trace_, read_leak_trace
+from snnlearn.functional.synaptic import step_eligibility, with_one
 from snnlearn.functional.traced_step import LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap, rows_of
-from snnlearn.kernels import dispatch
 from snnlearn.nn.clocked_trace import versions_of
+from snnlearn.nn.kept_chunk import KeptChunk
 from snnlearn.nn.step_trace import StepTrace
-
-
-class KeptChunk(NamedTuple):
-    """A chunk that the eligibility has not taken in yet: it does when the next step needs it, and often never has to.
-
-    `jacobian` [H, H, K, B, ...] that the eligibility follows; `filter` what follows that, None for nothing; `inputs`
-    [K, B, ..., I], or sparse rows [K B, I], with the one of a bias behind; `restarts` [K, B].
-    """
-
-    jacobian: Jacobian
-    filter: LeakTransition | None
-    inputs: SideBySide
-    restarts: Restarts
-
-    @property
-    def rows(self) -> Tensor | None:
-        """The sparse rows [K B, I] that the chunk was fed with, None for dense inputs."""
-        first = self.inputs.parts[0]
-        return first if is_sparse(first) else None
-
-    def joined(self) -> "KeptChunk":
-        """Return the chunk with dense inputs as one tensor, its one joined to them: what is larger needs that."""
-        return self if self.rows is not None else self._replace(inputs=SideBySide((self.inputs.joined(),)))
-
-    def gradient(
-        self, signals: Tensor, entering: Parts | None, product: Callable[[Tensor, Tensor], Tensor] | None = None
-    ) -> Tensor:
-        """Return the chunk's share of dL/dW for the signals [K, B, ..., O] and the parts that enter it."""
-        received, by_part = self.received(signals)
-        if self.rows is not None:
-            return fold_sparse_chunk(received, by_part, self.rows, entering, self.inputs.has_one)
-        return fold_chunk(received, by_part, self.inputs, entering, product)
-
-    def received(self, signals: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what meets the input of each step [K, B, ..., O] and the parts that enter [P, B, ..., O]."""
-        if self.filter is None:
-            return dispatch.run(scan_chunk, self.jacobian, signals, self.restarts)
-        filtered, by_filter = dispatch.run(scan_leak, signals, self.filter, self.restarts)
-        received, by_hidden = dispatch.run(scan_chunk, self.jacobian, filtered, self.restarts)
-        return received, torch.cat([by_hidden, by_filter])
-
-    def rolled(self, entering: Parts | None, shared: int = 0) -> Parts:
-        """Return the parts at the end of the chunk; those that enter it are written over.
-
-        At the start of a sequence the first `shared` of them, which are the same for all units, are left out.
-        """
-        product, weights = roll_weights(self.jacobian, self.filter, self.restarts)
-        if entering is None and shared:
-            product, weights = product[shared:, shared:], weights[shared:]
-        if self.rows is not None:
-            return roll_sparse_eligibility(entering, product, weights, self.rows, self.inputs.has_one)
-        return dispatch.run(roll_eligibility, entering, product, weights, self.inputs.joined())
-
-    def read_norm(self, entering: Parts | None) -> float:
-        """Return the norm of what meets the signal of the chunk's last step."""
-        product, weights = read_weights(self.jacobian, self.filter, self.restarts)
-        if self.rows is not None:
-            return read_sparse_norm(entering, product, weights, self.rows, self.inputs.has_one)
-        return read_norm(entering, product, weights, self.inputs.joined())
-
-    def rolled_inputs(self, values: Tensor | None, leak: LeakTransition) -> Tensor:
-        """Return the trace of the inputs at the end of the chunk from that at its entry, None for zero."""
-        if self.rows is not None:
-            steps = len(self.jacobian.spike_input)
-            return roll_sparse_inputs(values, self.rows, steps, leak, self.restarts, self.inputs.has_one)
-        return dispatch.run(roll_leak_trace, values, self.inputs.joined(), leak, self.restarts)
 
 
 class SynapticTrace(StepTrace):
@@ -103,13 +32,24 @@ class SynapticTrace(StepTrace):
     `values` [K, B, ..., O, I] (one input more with a bias), K hidden values; `filtered_values` those of the filter;
     `spike_by_weight` [B, ..., O, I] is what the signal dL/ds of the step meets. Arguments as `StepTrace`.
 
+    After a reset the memory of `values` is kept as `room` for the next sequence, which writes over it: fresh memory
+    costs more than filling it. `stash`, `eval` and a move let go of it; so clone `values` to keep them.
+
     >>> SynapticTrace("a").norm()
     0.0
     """
 
     needs_jacobian = True
     transient: tuple[str, ...] = ("values", "filtered_values", *StepTrace.transient)
-    plain: tuple[str, ...] = ("spike_by_weight", "kept", "kept_versions", "deferring", "settled_norm", *StepTrace.plain)
+    plain: tuple[str, ...] = (
+        "spike_by_weight",
+        "kept",
+        "kept_versions",
+        "deferring",
+        "settled_norm",
+        "room",
+        *StepTrace.plain,
+    )
     takes_side_by_side = True
     values: Tensor | None = None
     filtered_values: Tensor | None = None
@@ -118,6 +58,7 @@ class SynapticTrace(StepTrace):
     kept_versions: tuple[int, ...] = ()
     deferring: bool = False
     settled_norm: float | None = None
+    room: Tensor | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -130,6 +71,7 @@ class SynapticTrace(StepTrace):
             return
         assert isinstance(step, LinearisedStep)
         drive, inputs = step.jacobian.drive, x.shape[-1] + self.has_bias
+        self.room = None  # a single step makes its eligibility anew
         self.values = empty_eligibility(len(drive), drive.shape[1:], inputs, drive).zero_()
         self.filtered_values = self.filter_start(self.values[0])
 
@@ -146,6 +88,7 @@ class SynapticTrace(StepTrace):
             return
         assert isinstance(step, LinearisedStep)
         assert self.values is not None
+        self.room = None
         inputs = with_one(x) if self.has_bias else x
         spike_by_weight, self.values = step_eligibility(self.values, step.jacobian, inputs, step.ties)
         self.spike_by_weight = self.filtered(self.filtered_values, spike_by_weight)
@@ -185,20 +128,24 @@ class SynapticTrace(StepTrace):
         with full_precision(kept.jacobian.drive.device):
             self.take_chunk(kept)
 
+    def room_for_parts(self) -> Tensor | None:
+        """Return memory of before that may be written over; none while a graph is captured, which would not own it."""
+        return None if is_captured() else self.room
+
     def take_chunk(self, kept: KeptChunk) -> None:
         """Move E and the values of the filter through a chunk."""
         if kept.rows is not None and self.values is not None:
-            self.values = laid_by_input(self.values)
+            self.room, self.values = None, laid_by_input(self.values)
         self.lay_filter(kept)
-        parts = kept.rolled(self.parts())
+        parts = kept.rolled(self.parts(), room=self.room_for_parts())
         if isinstance(parts, Tensor):  # the first; later ones are written over
-            hidden = len(kept.jacobian.drive)
+            self.room, hidden = parts if kept.rows is None else None, len(kept.jacobian.drive)
             self.values, self.filtered_values = parts[:hidden], None if kept.filter is None else parts[hidden:]
 
     def lay_filter(self, kept: KeptChunk) -> None:
         """Let the values of the filter lie in memory as sparse events are added to them, if the chunk has such."""
         if kept.rows is not None and self.filtered_values is not None:
-            self.filtered_values = laid_by_input(self.filtered_values)
+            self.room, self.filtered_values = None, laid_by_input(self.filtered_values)
 
     def weight_gradients(
         self, tick: int, signal: Tensor, weighted_map: WeightedMap, weight: Tensor
@@ -245,14 +192,15 @@ class SynapticTrace(StepTrace):
             self.settled_norm = norm
 
     def stash(self) -> dict[str, Any]:
-        """Return the transient state by reference, the chunk that was kept in it."""
+        """Return the transient state by reference, the chunk that was kept in it; nothing writes over it later."""
         self.settle_ahead()
+        self.room = None
         return super().stash()
 
     def watched(self) -> dict[str, Any]:
         """Return what a NaN would show in: the state, and a chunk that is kept as it came."""
         if self.kept is None:
-            return super().watched()
+            return super().stash()
         rows = self.kept.rows
         inputs = self.kept.inputs.parts if rows is None else (rows.values(),)
         return {**super().stash(), "kept": (*self.kept.jacobian, *inputs)}
@@ -261,6 +209,8 @@ class SynapticTrace(StepTrace):
         """Forget the eligibilities, or the rows where `rows` [B] is true; a backward still pending then raises."""
         if rows is None:
             self.kept = None
+        else:
+            self.room = None  # rows are reset in a copy
         self.settle()
         super().reset(rows)
 
@@ -279,75 +229,18 @@ class SynapticTrace(StepTrace):
     def __getstate__(self) -> dict[str, object]:
         """Return attributes for copies and pickles, the chunk that was kept taken in."""
         self.settle_ahead()
-        return super().__getstate__()
+        return {**super().__getstate__(), "room": None}
+
+    def train(self, mode: bool = True) -> "SynapticTrace":
+        """Switch to learning or away from it, when memory that waits for a next sequence is let go of."""
+        self.room = self.room if mode else None
+        super().train(mode)
+        return self
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "SynapticTrace":
+        self.room = None
+        super()._apply(fn, recurse)
+        return self
 
 
-class FilteredTrace(SynapticTrace):
-    """A filtered eligibility whose transition is one constant for the layer, so that only the filter is per synapse.
-
-    With the trace a of the input, which decays by `leak`, ds/dW of the step is ds/dy (x) a; the filter then runs per
-    synapse: `filtered_values` [F, B, ..., O, I], `values` [K, B, ..., I]. Batch statistics tie a by this step's share
-    alone. The rest as `StepTrace`.
-
-    >>> from snnlearn.functional import lif_leak_transition
-    >>> FilteredTrace(lif_leak_transition(0.5), lif_leak_transition(0.9), "a").norm()
-    0.0
-    """
-
-    needs_jacobian = False
-
-    def __init__(
-        self,
-        leak: LeakTransition,
-        filter: LeakTransition | None,
-        name: str = "this block",
-        has_bias: bool = True,
-        mean_leak: LeakTransition | None = None,
-    ) -> None:
-        super().__init__(name, filter, has_bias, mean_leak)
-        self.leak = leak
-
-    def extra_repr(self) -> str:
-        """Return the transition in effect."""
-        return f"transition={self.leak.transition}, {super().extra_repr()}"
-
-    def start_weights(self, x: Tensor, step: Step) -> None:
-        """Start from a trace of zero."""
-        if self.deferring:
-            return
-        inputs = with_one(x) if self.has_bias else x
-        wide = torch.promote_types(x.dtype, step.spike_input.dtype)
-        self.values = inputs.new_zeros((len(self.leak.drive), *inputs.shape), dtype=wide)
-        self.filtered_values = self.filter_start(step.spike_input.unsqueeze(-1) * self.values[0].unsqueeze(-2))
-
-    def advance_weights(self, x: Tensor, step: Step) -> None:
-        """Take x into its trace and ds/dW of the step into the filter."""
-        if self.deferring:
-            return
-        assert self.values is not None
-        inputs = with_one(x) if self.has_bias else x
-        advance_leak_trace_(self.values, inputs.to(self.values.dtype), self.leak)
-        trace = read_leak_trace(self.values, self.leak)
-        eligibility = step.spike_input.unsqueeze(-1) * inputs_of(trace, step.ties)
-        self.spike_by_weight = self.filtered(self.filtered_values, eligibility)
-
-    def chunk_jacobian(self, steps: ChunkSteps) -> Jacobian:
-        """Return the Jacobian of a unit whose hidden values are the trace of its inputs: constant, read by ds/dy."""
-        return leak_jacobian(self.leak, steps.unfolded(steps.spike_input))
-
-    def parts(self) -> list[Tensor] | None:
-        """Return the trace of the inputs, the same for all units [B, ..., 1, I], and the values of the filter."""
-        if self.values is None:
-            return None
-        return [*self.values.unsqueeze(-2), *(() if self.filtered_values is None else self.filtered_values)]
-
-    def take_chunk(self, kept: KeptChunk) -> None:
-        """Move the trace of the inputs and the values of the filter through a chunk."""
-        if kept.filter is not None:
-            self.lay_filter(kept)
-            parts = kept.rolled(self.parts(), shared=len(self.leak.drive))
-            self.filtered_values = parts if isinstance(parts, Tensor) else self.filtered_values
-        self.values = kept.rolled_inputs(self.values, self.leak)
-
-
-__all__ = ["FilteredTrace", "KeptChunk", "SynapticTrace"]
+__all__ = ["SynapticTrace"]

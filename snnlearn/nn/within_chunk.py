@@ -23,8 +23,8 @@ from snnlearn.functional.side_by_side import SideBySide
 from snnlearn.functional.traced_step import LinearisedStep, Step
 from snnlearn.functional.weighted_map import WeightedMap
 from snnlearn.nn.clocked_trace import StaleTraceError, versions_of
+from snnlearn.nn.kept_chunk import KeptChunk
 from snnlearn.nn.step_trace import StepTrace
-from snnlearn.nn.synaptic_trace import KeptChunk
 
 if TYPE_CHECKING:
     from snnlearn.nn.chunk import Chunk

@@ -6,12 +6,13 @@ from torch import nn
 
 from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.factored_trace import FactoredTrace, RankOneTrace, RatioTrace
+from snnlearn.nn.filtered_trace import FilteredTrace
 from snnlearn.nn.neuron import Neuron
 from snnlearn.nn.norm_trace import NormTrace
 from snnlearn.nn.probe import caveats_of, leak_of
 from snnlearn.nn.recurrent import ETRecurrent
 from snnlearn.nn.step_trace import StepTrace
-from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
+from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.nn.within_chunk import WithinChunkTrace
 from snnlearn.rules.axes import LearningRule

@@ -14,6 +14,7 @@ from snnlearn.nn.block import ETBlock, Readout
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.contrastive_signal import ContrastiveSignal
 from snnlearn.nn.factored_trace import FactoredTrace, RankOneTrace, RatioTrace
+from snnlearn.nn.filtered_trace import FilteredTrace
 from snnlearn.nn.normed_step import is_followed
 from snnlearn.nn.probe import caveats_of, leak_of
 from snnlearn.nn.recurrent import ETRecurrent
@@ -29,7 +30,7 @@ from snnlearn.nn.signal import (
 )
 from snnlearn.nn.signal_hub import Signal, SignalHub
 from snnlearn.nn.step_trace import StepTrace
-from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
+from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.nn.trace_buffer import TraceBuffer
 from snnlearn.nn.within_chunk import WithinChunkTrace
 from snnlearn.rules.axes import Contrast, LearningRule, LocalHead, NoiseEstimate

@@ -7,6 +7,7 @@ import torch
 
 from snnlearn.data import SparseSequence, StepTargets
 from snnlearn.engine import NonFiniteError, OnlineLearner, fidelity
+from snnlearn.engine.chosen_chunk import present_chunk
 from snnlearn.training.batches import Batches, Targets
 
 __all__ = ["FidelityWatch"]
@@ -50,6 +51,7 @@ class FidelityWatch:
                 per_step_target=isinstance(batch[1], StepTargets),
                 lengths=[len(batch[0])],
                 strict=False,
+                chunk=present_chunk(learner, batch[0]),
             )
         except NonFiniteError as error:
             log.warning("fidelity of epoch %d was not measured: %s", epoch, error)

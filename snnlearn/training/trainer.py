@@ -14,7 +14,8 @@ import torch
 
 from snnlearn.data import StepTargets
 from snnlearn.engine import NonFiniteError, OnlineLearner, SequenceResult
-from snnlearn.engine.chosen_chunk import chosen_chunk, take_chunk
+from snnlearn.engine.chosen_chunk import chosen_chunk, take_chunk, take_layout
+from snnlearn.engine.layout import lies_channels_last
 from snnlearn.rules import FPTT
 from snnlearn.training.batches import Batches, Inputs, Targets
 from snnlearn.training.board import Board
@@ -141,7 +142,8 @@ class Trainer:
     def resume(self, path: Path) -> None:
         """Take weights, optimizer, schedule, random states and position from a checkpoint of `save`.
 
-        A chunk length that was chosen by measurement is gone on with, so that the numbers are those of one run.
+        A chunk length and a layout of the weights that were chosen by measurement are gone on with, so that the numbers
+        are those of one run.
         Raises CheckpointError where there is none; lines of metrics from after the checkpoint are dropped.
         """
         content = load_checkpoint(path)
@@ -152,6 +154,7 @@ class Trainer:
         self.position = Position(**content["position"])
         self._running = Running(**content["running"])
         take_chunk(self.learner, content.get("chunk"))
+        take_layout(self.learner, content.get("channels_last"))
         self.metrics.rewind(self.position.step, self.position.epoch)
         restore_random_states(content["random"])
 
@@ -164,6 +167,7 @@ class Trainer:
             "position": dict(vars(self.position)),
             "running": self._running.state(),
             "chunk": chosen_chunk(self.learner),
+            "channels_last": lies_channels_last(self.learner.net),
             "random": random_states(),
             "record": self.record,
         }

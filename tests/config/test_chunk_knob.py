@@ -135,7 +135,7 @@ def test_a_run_goes_on_in_other_chunks(small: Small, tmp_path: Path, caplog: pyt
         torch.testing.assert_close(begun[name], value, rtol=1e-4, atol=1e-5)
     found = list(differences(plain(small()), plain(small("trainer.chunk=4"))))
     assert [item.path for item in found] == ["trainer.chunk"]
-    assert not any(only_if_relevant(item) for item in found)
+    assert not any(only_if_relevant(item, plain(small())) for item in found)
 
 
 def test_a_run_from_before_the_knob_can_be_resumed_and_evaluated(small: Small, tmp_path: Path) -> None:

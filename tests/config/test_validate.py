@@ -12,7 +12,7 @@ from runs import CONFIGS, composed
 from snnlearn.config import Config, ConfigError, load, plain, validate
 from snnlearn.config.compose import ComposeError
 from snnlearn.config.knob import IllegalValue, Knob, convert, legal
-from snnlearn.config.schema_rules import PER_SYNAPSE, RuleConfig
+from snnlearn.config.schema_rules import RuleConfig
 from snnlearn.config.validate import choices, fields
 
 FILES = sorted(CONFIGS.rglob("*.yaml"))
@@ -111,7 +111,8 @@ def test_illegal_values_are_told(word: str, told: str) -> None:
     ("words", "path"),
     [
         (["rule=bptt", "trainer.update=2"], "trainer.update"),
-        *(([f"rule={name}", "model=convolutional"], "rule") for name in PER_SYNAPSE),
+        (["rule=drtrl", "model=convolutional"], "trainer.chunk"),
+        (["rule=eprop", "model=convolutional", "trainer.chunk=auto"], "rule.broadcast"),
         (["rule=eprop", "model.hidden=[8,8]"], "rule.broadcast"),
         (["rule=sltt_k", "rule.steps=21"], "rule.steps"),
         (["rule=s_tllr", "rule.last_steps=21"], "rule.last_steps"),

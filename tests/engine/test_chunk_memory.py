@@ -53,6 +53,7 @@ def peak(
     peaks = []
     for length in (WARM_UP, *lengths):  # allocator and interpreter have their caches after the first
         reset(net)
+        net.eval().train()  # lets go of the memory that waits for the next sequence, which would be there already
         net.zero_grad()
         result = None
 

@@ -89,6 +89,38 @@ def test_what_follows_keeps_the_channels_last() -> None:
     assert not state.is_contiguous()
 
 
+def gradients_of_maps(net: nn.Sequential) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Return the gradients that reach the pooled maps, and those of the weights."""
+    seen: list[Tensor] = []
+
+    def listen(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        output.register_hook(seen.append)
+
+    net[1].register_forward_hook(listen)
+    learner = learner_for(net, 1)
+    learner.optimizer.step = lambda *_: None  # type: ignore[method-assign]
+    gradients: list[Tensor | None] = []
+    learner._drop_pending = lambda: gradients.extend(p.grad for p in net.parameters())  # type: ignore[method-assign]
+    learner.learn(*batch())
+    return seen, [gradient for gradient in gradients if gradient is not None]
+
+
+def test_the_gradient_of_a_pooled_map_lies_as_the_map_does() -> None:
+    nets = [network() for _ in range(3)]
+    lay_out_(nets[1], True)
+    lay_out_(nets[2], True)
+    lay_out_(nets[2], True)  # once is enough
+    lay_out_(nets[2], False)
+    assert [len(net[1]._forward_hooks) for net in nets] == [0, 1, 0]
+    (plain, weights), (turned, others) = gradients_of_maps(nets[0]), gradients_of_maps(nets[1])
+    assert len(plain) == len(turned) == STEPS
+    assert not any(gradient.is_contiguous(memory_format=torch.channels_last) for gradient in plain)
+    assert all(gradient.is_contiguous(memory_format=torch.channels_last) for gradient in turned)
+    for one, other in zip([*plain, *weights], [*turned, *others], strict=True):
+        assert one is not None
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
 def test_nothing_to_choose_without_convolutions_or_where_it_was_chosen() -> None:
     net = network()
     assert may_choose_layout(net)

@@ -15,7 +15,8 @@ from snnlearn.data import SparseSequence
 from snnlearn.engine import bptt_gradients
 from snnlearn.functional import sparse_map
 from snnlearn.nn import Neuron
-from snnlearn.nn.synaptic_trace import FilteredTrace, SynapticTrace
+from snnlearn.nn.filtered_trace import FilteredTrace
+from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.rules import DRTRL, RULES, EProp, LearningRule
 
 pytestmark = pytest.mark.usefixtures("unchecked")

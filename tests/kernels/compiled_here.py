@@ -13,7 +13,7 @@ from kernel_work import learned
 
 from snnlearn import ArcTan
 from snnlearn.functional.cut_step import cut_gradient, spike_gate
-from snnlearn.functional.neuron_scan import alif_scan, lif_scan
+from snnlearn.functional.neuron_scan import NeuronConstants, alif_scan, lif_scan
 from snnlearn.kernels import compiled, dispatch
 
 if compiled.compiler_missing():
@@ -25,7 +25,8 @@ def test_a_scan_with_restarts_and_room_for_the_state() -> None:
     y, zero = 1.5 * torch.rand(5, 3, 33, dtype=torch.float64), torch.zeros(3, 33, dtype=torch.float64)
     restarts = torch.zeros(5, 3, dtype=torch.bool)
     restarts[2, 1] = restarts[0, 0] = True
-    arguments = (y, zero, zero, torch.linspace(0.3, 0.9, 33), 0.8, 0.2, 0.9, "soft", ArcTan(), restarts, 0.1)
+    constants = NeuronConstants(torch.linspace(0.3, 0.9, 33), 0.9, "soft", ArcTan(), 0.1, 0.8, 0.2)
+    arguments = (y, (zero, zero), constants, restarts)
     room = [tuple(torch.full((5, 3, 33), torch.nan, dtype=torch.float64) for _ in range(2)) for _ in range(2)]
     expected = alif_scan(*arguments, room[0])
     with dispatch.use("compiled"):
@@ -34,7 +35,7 @@ def test_a_scan_with_restarts_and_room_for_the_state() -> None:
     assert torch.equal(found[0], expected[0])
     for ours, theirs in zip((found[1], *found[2], *room[1]), (expected[1], *expected[2], *room[0]), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    assert not torch.equal(alif_scan(*arguments[:9])[1], expected[1])
+    assert not torch.equal(alif_scan(*arguments[:3])[1], expected[1])
 
 
 def test_a_learner_runs_compiled_and_falls_back_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +66,7 @@ def test_a_function_per_kind_and_no_more_than_a_number_of_them(
         with pytest.raises(dispatch.KernelUnavailableError, match=r"cut_gradient was to run as compiled.*1 func"):
             dispatch.run(cut_gradient, two, two, ArcTan())
         with pytest.raises(dispatch.KernelUnavailableError, match="would be one more"):
-            dispatch.run(lif_scan, two[None], two, 0.5, 1.0, "soft", ArcTan())
+            dispatch.run(lif_scan, two[None], (two,), NeuronConstants(0.5, 1.0, "soft", ArcTan()))
         with dispatch.use("compiled", strict=False):
             assert torch.equal(dispatch.run(spike_gate, two, ArcTan()), spike_gate(two, ArcTan()))
     said = [record.getMessage() for record in caplog.records]

@@ -19,6 +19,7 @@ from torch import Tensor
 from snnlearn.functional import ArcTan, Jacobian, chunk, chunk_roll, neuron_scan
 from snnlearn.functional.cut_step import cut_gradient, spike_gate
 from snnlearn.functional.dynamics import RESETS, LeakTransition
+from snnlearn.functional.neuron_scan import NeuronConstants
 from snnlearn.functional.surrogates import SURROGATES, Constant, Surrogate
 from snnlearn.kernels import dispatch, gated_scan, leak_scan
 from snnlearn.kernels import neuron_scan as twin_neuron_scan
@@ -141,13 +142,14 @@ def test_neuron_scans(neuron: str) -> None:
         hidden = [0.5 * torch.rand(batch, units) for _ in range(1 if neuron == "lif" else 2)]
         decays = [constant(number, low, high, units) for low, high in ((0.6, 0.9), (0.4, 0.8))]
         threshold = constant(number + number // 4, 0.9, 1.3, units)
-        named = {
-            "lif": [decays[0]],
-            "alif": [*decays, constant(number, 0.1, 0.3, units)],
-            "cuba_lif": [decays[1], decays[0]],
-        }[neuron]
+        constants = NeuronConstants(decays[0], threshold, reset, ArcTan(), 0.05)
+        if neuron == "alif":
+            rise = constant(number, 0.1, 0.3, units)
+            constants = constants._replace(decay_adaptation=decays[1], adaptation=rise)
+        if neuron == "cuba_lif":
+            constants = constants._replace(decay_synapse=decays[1])
         restarts = some_restarts(number, steps, batch)
-        arguments = (laid_out(y, number), *hidden, *named, threshold, reset, ArcTan(), restarts, 0.05)
+        arguments = (laid_out(y, number), tuple(hidden), constants, restarts)
         room = [None] * 2 if number % 3 else [tuple(torch.empty(steps, *h.shape) for h in hidden) for _ in range(2)]
         reference: Any = getattr(neuron_scan, f"{neuron}_scan")
         expected, found = reference(*arguments, room[0]), dispatch.run(reference, *arguments, room[1])
@@ -173,7 +175,7 @@ def test_decisions_on_the_edge(per: str) -> None:
     y, v = torch.rand(1, 16, 129) + 0.1, torch.rand(16, 129)
     decay = 0.3 if per == "number" else torch.rand(129)
     threshold = (torch.as_tensor(decay).double() * v.double() + y[0].double()).float()
-    arguments = (y, v, decay, threshold, "soft", ArcTan())
+    arguments = (y, (v,), NeuronConstants(decay, threshold, "soft", ArcTan()))
     expected = neuron_scan.lif_scan(*arguments)
     found = dispatch.run(neuron_scan.lif_scan, *arguments)
     assert bool((expected[1].abs() <= ulp(threshold)).all())
@@ -187,7 +189,7 @@ def test_decisions_on_the_edge(per: str) -> None:
 def test_decisions_where_nothing_is_rounded(reset: str) -> None:
     """On multiples of 2^-10 every sum is exact, u = 0 included, which fires: nothing may differ."""
     y, v = torch.randint(0, 8, (4, 8, 63)) / 8, torch.randint(0, 8, (8, 63)) / 8
-    arguments = (y, v, 0.5, 1.0, reset, ArcTan())
+    arguments = (y, (v,), NeuronConstants(0.5, 1.0, reset, ArcTan()))
     expected, found = neuron_scan.lif_scan(*arguments), dispatch.run(neuron_scan.lif_scan, *arguments)
     assert int((expected[1] == 0).sum()) > 20
     assert bool((expected[0][expected[1] == 0] == 1).all())
@@ -197,7 +199,8 @@ def test_decisions_where_nothing_is_rounded(reset: str) -> None:
 
 def test_a_state_below_the_limit_is_flushed_and_nan_stays() -> None:
     v = torch.tensor([[4e-30, 1.0, torch.nan]])
-    *_, (found,) = dispatch.run(neuron_scan.lif_scan, torch.zeros(3, 1, 3), v, 0.5, 2.0, "soft", ArcTan())
+    constants = NeuronConstants(0.5, 2.0, "soft", ArcTan())
+    *_, (found,) = dispatch.run(neuron_scan.lif_scan, torch.zeros(3, 1, 3), (v,), constants)
     assert found[0, :2].tolist() == [0.0, 0.125]
     assert bool(found[0, 2].isnan())
 

@@ -20,7 +20,7 @@ import torch
 from snnlearn.functional import ArcTan, chunk, chunk_roll, neuron_scan
 from snnlearn.functional.cut_step import cut_gradient, spike_gate
 from snnlearn.functional.lif import lif_leak_transition
-from snnlearn.functional.neuron_scan import lif_scan
+from snnlearn.functional.neuron_scan import NeuronConstants, lif_scan
 from snnlearn.kernels import dispatch
 
 CUT = importlib.import_module("snnlearn.functional.cut_step")  # its name in the package is the function
@@ -29,7 +29,8 @@ REFERENCES = {
     name: next(vars(home)[name] for home in (neuron_scan, chunk, chunk_roll, CUT) if name in vars(home))
     for name in dispatch.TWINS
 }
-SCAN = (torch.full((2, 1), 0.75), torch.zeros(1), 0.5, 1.0, "soft", ArcTan())
+CONSTANTS = NeuronConstants(0.5, 1.0, "soft", ArcTan())
+SCAN = (torch.full((2, 1), 0.75), (torch.zeros(1),), CONSTANTS)
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
@@ -115,9 +116,9 @@ def test_what_a_kernel_has_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = lif_leak_transition(0.5)._replace(drive=(1.0,) * 5)
     jacobian = chunk.Jacobian(*(torch.zeros(*side, 2, 1, 1) for side in ((5, 5), (5,), (5,), ())))
     for name, arguments, reason in (
-        ("lif_scan", (x, x[0], 0.5, 1.0, "soft", ArcTan().smoothed()), "its spikes are graded"),
-        ("lif_scan", (x, x[0].bfloat16(), 0.5, 1.0, "soft", ArcTan()), "a state in torch.bfloat16"),
-        ("lif_scan", (x[:0], x[0], 0.5, 1.0, "soft", ArcTan()), "nothing to scan"),
+        ("lif_scan", (x, (x[0],), CONSTANTS._replace(surrogate=ArcTan().smoothed())), "its spikes are graded"),
+        ("lif_scan", (x, (x[0].bfloat16(),), CONSTANTS), "a state in torch.bfloat16"),
+        ("lif_scan", (x[:0], (x[0],), CONSTANTS), "nothing to scan"),
         ("cut_gradient", (x, x, ArcTan().smoothed()), "the kernels know arctan"),
         ("scan_leak", (x, wide), "5 hidden values: the kernel has up to 4"),
         ("roll_leak_trace", (None, x, wide), "5 hidden values"),

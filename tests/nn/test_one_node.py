@@ -3,13 +3,30 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from snnlearn import ALIF, LI, LIF, OTTT, SLTT, ArcTan, CubaLIF, ETBlock, ETLinear, Neuron, attach
+from snnlearn import (
+    ALIF,
+    IF,
+    LI,
+    LIF,
+    OTTT,
+    SLTT,
+    ArcTan,
+    CubaLIF,
+    ETBlock,
+    ETConv1d,
+    ETConv2d,
+    ETConv3d,
+    ETLinear,
+    Neuron,
+    attach,
+)
 from snnlearn.engine.gathering import Gathering
 
 NEURONS: dict[str, Callable[[], Neuron]] = {
@@ -74,6 +91,43 @@ def test_one_node_gives_the_numbers_of_the_phases(neuron: Callable[[], Neuron], 
                     assert module.connection.trace is not None
                     module.connection.trace.reset(torch.tensor([True, False, False]))
                     module.neuron.reset(torch.tensor([True, False, False]))
+
+
+CONVOLUTIONS: dict[str, tuple[ETConv1d | ETConv2d | ETConv3d, Neuron]] = {
+    "one dimension": (ETConv1d(2, 3, 3, stride=2), ALIF()),
+    "two": (ETConv2d(2, 3, 3, padding=1), LIF(decay=torch.full((3, 1, 1), 0.6))),
+    "three, no bias": (ETConv3d(2, 3, 2, bias=False), LIF(tau=3.0, reset="hard")),
+    "padded in words": (ETConv2d(2, 3, 3, padding="same", padding_mode="reflect"), IF()),
+    "no reset": (ETConv2d(2, 2, 3, groups=2), LIF(reset="none", threshold=torch.tensor([0.8, 1.5])[:, None, None])),
+}
+
+
+@pytest.mark.parametrize("parts", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_a_convolution_in_one_node_gives_the_numbers_of_the_phases(parts: tuple[Any, Neuron]) -> None:
+    torch.manual_seed(1)
+    net = ETBlock(*copy.deepcopy(parts)).double()
+    with torch.no_grad():
+        net.connection.weight.mul_(3)
+    attach(net, OTTT())
+    apart = copy.deepcopy(net)
+    apart.neuron.register_forward_hook(lambda *_: None)
+    assert net.is_one_node()
+    assert not apart.is_one_node()
+    x, found = torch.rand(4, 3, 2, *(6,) * (net.connection.input_dims[0] - 2), dtype=torch.float64), []
+    for each in (net, apart):
+        xs, outputs, membranes = x.clone().requires_grad_(), [], []
+        for x_t in xs:
+            output = each(x_t)
+            outputs.append(output.detach())
+            assert each.neuron.state is not None
+            membranes.append(each.neuron.state[0])  # a step leaves what others hold as it is
+            (output * torch.linspace(-1, 2, output.numel(), dtype=x.dtype).view_as(output)).sum().backward()
+        assert 0.02 < float(torch.stack(outputs).mean()) < 0.8
+        found.append([*outputs, *membranes, xs.grad, *(parameter.grad for parameter in each.parameters())])
+    for one, other in zip(*found, strict=True):
+        assert one is not None
+        assert bool(one.any())
+        torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-14)
 
 
 def test_one_node_under_autocast(unchecked: None) -> None:

@@ -6,8 +6,12 @@ It holds the package's oracle itself to account: autograd over these lines is BP
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+
+NAMES = ["0.connection.weight", "0.connection.bias", "1.connection.weight", "1.connection.bias"]
+NAMES += ["2.connection.weight", "2.connection.bias"]
+"""What the package calls these weights in a network of two blocks and a readout."""
 
 
 class HandSpike(torch.autograd.Function):
@@ -37,6 +41,12 @@ class Weights:
 
     def all(self) -> list[Tensor]:
         return [self.w1, self.b1, self.w2, self.b2, self.wo, self.bo]
+
+
+def weights_of(net: nn.Module) -> Weights:
+    """Return the weights of such a network."""
+    parameters = dict(net.named_parameters())
+    return Weights(*[parameters[name].detach() for name in NAMES])
 
 
 def bptt(

@@ -107,3 +107,16 @@ def test_an_update_without_a_step_that_learned_changes_nothing() -> None:
     control, all_steps = learner_of(net, OTTT(), update=2)
     assert control.learn(x, y).updates == 3
     assert len(all_steps.seen) == 3
+
+
+@pytest.mark.parametrize("rule", [SLTTK(99), LearningRule(learn_on="last", learn_steps=99)], ids=["random", "last"])
+def test_a_sequence_with_fewer_steps_than_learn_is_told_once(
+    rule: LearningRule, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        assert list(chosen_steps(rule, torch.zeros(12, 1))) == [True] * 12
+    (told,) = caplog.messages
+    assert "learn at 99 steps of each sequence, and this one has 12" in told
+    caplog.clear()
+    assert sum(chosen_steps(SLTTK(12), torch.zeros(12, 1))) == 12
+    assert not caplog.messages

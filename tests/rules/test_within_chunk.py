@@ -1,6 +1,7 @@
 """Convolutions under rules per synapse: exact where one chunk is the sequence, else refused, or truncated aloud."""
 
 import copy
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -174,8 +175,8 @@ def weights(net: nn.Module) -> list[Tensor]:
     return [p.detach().clone() for p in net.parameters()]
 
 
-def learner_of(net: nn.Module, **options: Any) -> OnlineLearner:
-    return OnlineLearner(net, DRTRL(), F.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.1), **options)
+def learner_of(net: nn.Module, rule: LearningRule | None = None, **options: Any) -> OnlineLearner:
+    return OnlineLearner(net, rule or DRTRL(), F.cross_entropy, torch.optim.SGD(net.parameters(), lr=0.1), **options)
 
 
 def test_more_than_a_chunk_is_refused_before_a_weight_changes() -> None:
@@ -229,6 +230,31 @@ def test_auto_takes_the_whole_sequence() -> None:
         learner.learn((x_t for x_t in x), y)
     found = learned(net, DRTRL(), x, y, "auto")
     assert far(bptt_gradients(net, x, y, cut=["2"])["0.connection.weight"], found["0.connection.weight"]) < 1e-12
+
+
+def test_auto_with_updates_on_the_way(caplog: pytest.LogCaptureFixture) -> None:
+    """What may be cut is cut where the updates are, whatever the length; what may not is refused, with what goes."""
+    caplog.set_level(logging.INFO, "snnlearn.engine")
+    (x, y), nets = data("2d"), [net_of("2d", "lif") for _ in range(3)]
+    rule, reference = DRTRL(truncate_trace=True), learner_of(nets[0], DRTRL(truncate_trace=True), chunk=2, update=2)
+    reference.learn(x, y)
+    for net, steps in zip(nets[1:], (x, (x_t for x_t in x)), strict=True):
+        learner = learner_of(net, rule, chunk="auto", update=2)
+        assert learner.learn(steps, y).updates == 3
+        assert learner.chunk == 2
+        assert all(torch.equal(a, b) for a, b in zip(nets[0].parameters(), net.parameters(), strict=True))
+    exact = learner_of(net_of("2d", "lif"), chunk="auto", update=4)
+    with pytest.raises(RuleChoiceError, match=r"update=4 met a sequence of 6 steps.*'0'.*update='sequence', or give"):
+        exact.learn(x, y)
+    caplog.clear()
+    for _ in range(2):
+        exact.learn(x[:3], y)  # it ends before the update is due
+    assert exact.chunk == 4
+    assert [line for line in caplog.messages if line.startswith("chunk=")] == [
+        "chunk=4: the whole sequence of 3 steps, since the trace of '0' is kept within one chunk alone"
+    ]
+    with pytest.raises(RuleChoiceError, match="chunk=T for sequences of up to T steps, or less, to drop more"):
+        learner_of(net_of("2d", "lif"), rule, chunk="auto").learn((x_t for x_t in x), y)
 
 
 def test_a_loop_of_ones_own_and_a_copy() -> None:
