@@ -18,22 +18,25 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_the_python_of_the_document_runs(path: Path) -> None:
-    """All blocks of a document run as one program, in a process of its own, warnings being errors."""
+def run(path: Path) -> subprocess.CompletedProcess[str]:
+    """Run all blocks of a document as one program, in a process of its own, warnings being errors."""
     program = "\n".join(blocks(path.read_text(), "python"))
     assert program.count("\n") > 8
     done = subprocess.run(
         [sys.executable, "-W", "error:::__main__", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
+    return done
 
 
-def test_the_library_example_learns() -> None:
+def test_the_python_of_the_contributors_document_runs() -> None:
+    run(ROOT / "CONTRIBUTING.md")
+
+
+def test_the_library_example_runs_and_learns() -> None:
     (program,) = blocks(README, "python")
     assert 12 <= len([line for line in program.splitlines() if line.strip()]) <= 25
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    losses = [float(value) for value in re.findall(r"loss (\d+\.\d+)", done.stdout)]
+    losses = [float(value) for value in re.findall(r"loss (\d+\.\d+)", run(ROOT / "README.md").stdout)]
     assert len(losses) >= 2
     assert losses[-1] < 0.7 * losses[0]
 

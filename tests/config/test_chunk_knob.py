@@ -25,6 +25,7 @@ from snnlearn.training import load_checkpoint
 from snnlearn.training.checkpoint import save_checkpoint
 
 Small = Callable[..., Config]
+pytestmark = pytest.mark.usefixtures("unchecked")
 RULES = tuple(choices(RuleConfig))
 
 

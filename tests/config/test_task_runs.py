@@ -1,7 +1,9 @@
 """Whole runs by configuration: a label at every step, one a sequence, regression; each resumes to the same bits."""
 
+import functools
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +44,29 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return model
 
 
+WORDS = ["scheduler=cosine", "model.dropout=0.2", "model=recurrent", "rule=drtrl"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dict[str, Any], Path]]:
+    """Run each task once, whole: its summary and its folder."""
+
+    @functools.cache
+    def make(name: str) -> tuple[dict[str, Any], Path]:
+        folder = tmp_path_factory.mktemp(name) / "whole"
+        return run(small(name, *WORDS), folder), folder
+
+    return make
+
+
 @every_task
 @pytest.mark.parametrize("stop", [3, 25, 38])
+@pytest.mark.usefixtures("unchecked")
 def test_interrupted_and_resumed_is_uninterrupted(
-    name: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
 ) -> None:
     """Ctrl-C in the first batch, and in the second epoch: to the bit, with dropout and a schedule."""
-    words = ["scheduler=cosine", "model.dropout=0.2", "model=recurrent", "rule=drtrl"]
-    whole = run(small(name, *words), tmp_path / "whole")
+    whole, folder = uninterrupted(name)
     kind = TASKS[name][0]
     sequence, calls = kind.sequence, iter(range(1, 1000))
 
@@ -60,15 +77,15 @@ def test_interrupted_and_resumed_is_uninterrupted(
 
     monkeypatch.setattr(kind, "sequence", interrupting)
     with pytest.raises(Interrupted, match="epoch"):
-        run(small(name, *words), tmp_path / "broken")
+        run(small(name, *WORDS), tmp_path / "broken")
     monkeypatch.setattr(kind, "sequence", sequence)
     broken = tmp_path / "broken"
-    resumed = run(small(name, *words, f"trainer.resume={broken}"), broken)
-    assert figures(broken) == figures(tmp_path / "whole")
+    resumed = run(small(name, *WORDS, f"trainer.resume={broken}"), broken)
+    assert figures(broken) == figures(folder)
     for figure in ("test_accuracy", "test_loss", "validation_loss", "decisions", "best_epoch"):
         assert resumed[figure] == whole[figure]
     theirs = weights(broken)
-    assert all(torch.equal(value, theirs[key]) for key, value in weights(tmp_path / "whole").items())
+    assert all(torch.equal(value, theirs[key]) for key, value in weights(folder).items())
 
 
 def test_labels_of_steps_are_counted_one_by_one(tmp_path: Path) -> None:

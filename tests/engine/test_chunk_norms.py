@@ -24,6 +24,7 @@ from snnlearn import (
 )
 from snnlearn.rules import OTPE, LearningRule, RuleChoiceError
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 STEPS, BATCH, INPUTS, UNITS = 7, 4, 6, 8
 
 

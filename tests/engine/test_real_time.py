@@ -34,6 +34,7 @@ from snnlearn import (
 )
 from snnlearn.functional.real_time import rank_one_step
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 INPUTS, UNITS, CLASSES, BATCH, STEPS = 3, 5, 3, 4, 8
 Gradients = dict[str, Tensor]
 
@@ -169,7 +170,7 @@ def deviations(estimates: Tensor, expected: Tensor) -> float:
     return float(((estimates.mean(dim=0) - expected).abs() / spread.clamp(min=1e-15)).max())
 
 
-def test_the_mean_of_uoro_is_rtrl(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
+def test_the_mean_of_uoro_is_rtrl(monkeypatch: pytest.MonkeyPatch) -> None:
     """12,000 draws, to 4 standard errors; SnAp-1, or signs of V or of the noise gone wrong, are told from it."""
     net = scaled(
         nn.Sequential(

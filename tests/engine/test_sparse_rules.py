@@ -19,6 +19,7 @@ from snnlearn.nn.filtered_trace import FilteredTrace
 from snnlearn.nn.synaptic_trace import SynapticTrace
 from snnlearn.rules import DRTRL, RULES, EProp, LearningRule
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 STEPS, BATCH, INPUTS, UNITS, CLASSES = 7, 3, 40, 12, 3
 EXACT = 1e-12
 

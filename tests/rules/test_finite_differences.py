@@ -25,6 +25,7 @@ from snnlearn import (
     reset,
 )
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 KINDS = {
     "LIF soft": lambda s: LIF(decay=0.7, detach_reset=False, surrogate=s),
     "LIF hard": lambda s: LIF(decay=0.7, reset="hard", detach_reset=False, surrogate=s),

@@ -34,6 +34,7 @@ from snnlearn import (
 )
 from snnlearn.functional import RESETS
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 EXACT = 1e-12
 CASES = list(itertools.product(RESETS, (True, False)))
 

@@ -28,7 +28,10 @@ from snnlearn import (
 
 EXACT = 1e-12
 # torch's own note about asymmetric padding='same', from its plain convolution
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning"),
+    pytest.mark.usefixtures("unchecked"),
+]
 
 
 def leaky() -> LIF:

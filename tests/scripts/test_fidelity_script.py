@@ -1,27 +1,19 @@
 """`scripts/fidelity.py` as a user runs it, and its words."""
 
 import csv
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from runs import CONFIGS, ROOT, small_words, write_nmnist
+from runs import CONFIGS, ROOT, call, small_words, write_nmnist
 
 from snnlearn.config import ConfigError
 from snnlearn.config.fidelity import measure, parse_fidelity_words, run_fidelity
 from snnlearn.training import CheckpointError
 
 SCRIPT, TRAIN = str(ROOT / "scripts" / "fidelity.py"), str(ROOT / "scripts" / "train.py")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def call(cwd: Path, *words: str, script: str = SCRIPT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, script, *words]
-    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=170)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +23,7 @@ def nmnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_fresh_and_a_trained_network_end_to_end(tmp_path: Path, nmnist: Path) -> None:
     words = [*small_words(nmnist), "rules=[sltt,ottt]", "sequences=3", "lengths=[2,4]", "bias_pairs=16", "folder=out"]
-    done = call(tmp_path, *words)
+    done = call(SCRIPT, tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert "fidelity to BPTT over 4 steps, batch of 3, in float64" in done.stdout
     assert "BPTT against the slope of the spiking loss, 16 pairs" in done.stdout
@@ -41,9 +33,9 @@ def test_a_fresh_and_a_trained_network_end_to_end(tmp_path: Path, nmnist: Path) 
     assert {(row["rule"], row["steps"]) for row in rows} == {(r, s) for r in ("SLTT", "OTTT") for s in ("2", "4")}
     assert {row["claim"] for row in rows} <= {"holds", "nothing to check"}
     assert "holds" in {row["claim"] for row in rows}
-    trained = call(tmp_path, *small_words(nmnist), "hydra.run.dir=run", "rule=sltt", script=TRAIN)
+    trained = call(TRAIN, tmp_path, *small_words(nmnist), "hydra.run.dir=run", "rule=sltt")
     assert trained.returncode == 0, trained.stderr
-    again = call(tmp_path, "checkpoint=run", "sequences=3")
+    again = call(SCRIPT, tmp_path, "checkpoint=run", "sequences=3")
     assert again.returncode == 0, again.stderr
     assert "\nSLTT " in again.stdout
     assert (tmp_path / "run" / "fidelity" / "table.csv").is_file()

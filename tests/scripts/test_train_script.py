@@ -1,4 +1,8 @@
-"""`scripts/train.py` and `scripts/evaluate.py` as a user runs them, in processes of their own."""
+"""`scripts/train.py` and `scripts/evaluate.py` as a user runs them, in processes of their own.
+
+Most of these are forked with the libraries loaded (`runs.call`); the first run of each kind, Ctrl-C and the closed pipe
+start from nothing.
+"""
 
 import csv
 import json
@@ -13,13 +17,13 @@ from typing import Any
 
 import pytest
 import torch
-from runs import ROOT, small_words, write_nmnist
+from runs import ROOT, call, small_words, write_nmnist
 
 TRAIN, EVALUATE = str(ROOT / "scripts" / "train.py"), str(ROOT / "scripts" / "evaluate.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def call(cwd: Path, *words: str, script: str = TRAIN) -> subprocess.CompletedProcess[str]:
+def call_from_nothing(script: str, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, script, *words]
     return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=170)
 
@@ -45,7 +49,7 @@ def rows(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def test_digits_end_to_end_and_evaluation(tmp_path: Path) -> None:
-    done = call(tmp_path, "debug=fast", "model.hidden=[16]")
+    done = call_from_nothing(TRAIN, tmp_path, "debug=fast", "model.hidden=[16]")
     assert done.returncode == 0, done.stderr
     last = done.stdout.strip().splitlines()[-1]
     assert re.fullmatch(
@@ -56,7 +60,7 @@ def test_digits_end_to_end_and_evaluation(tmp_path: Path) -> None:
     folder = only_run(tmp_path)
     names = {"summary.json", "metrics.jsonl", "config.yaml", "train.log", "checkpoints"}
     assert names <= {path.name for path in folder.iterdir()}
-    evaluated = call(tmp_path, f"checkpoint={folder}", script=EVALUATE)
+    evaluated = call_from_nothing(EVALUATE, tmp_path, f"checkpoint={folder}")
     assert evaluated.returncode == 0, evaluated.stderr
     assert evaluated.stdout.startswith(" ".join(last.split()[:3]))
     assert (folder / "checkpoints" / "evaluation.json").is_file()
@@ -82,10 +86,10 @@ def test_interrupt_and_resume(tmp_path: Path, nmnist: Path) -> None:
     assert f"trainer.resume={folder}" in said
     assert not (folder / "summary.json").exists()
     epochs = 2 + max(line["epoch"] for line in figures(folder))
-    resumed = call(tmp_path / "broken", f"trainer.resume={folder}", f"trainer.epochs={epochs}")
+    resumed = call(TRAIN, tmp_path / "broken", f"trainer.resume={folder}", f"trainer.epochs={epochs}")
     assert resumed.returncode == 0, resumed.stderr
     (tmp_path / "whole").mkdir()
-    whole = call(tmp_path / "whole", *words, f"trainer.epochs={epochs}")
+    whole = call(TRAIN, tmp_path / "whole", *words, f"trainer.epochs={epochs}")
     assert whole.returncode == 0, whole.stderr
     assert only_run(tmp_path / "broken") == folder  # no second folder was made
     assert figures(folder) == figures(only_run(tmp_path / "whole"))
@@ -95,15 +99,15 @@ def test_interrupt_and_resume(tmp_path: Path, nmnist: Path) -> None:
 
 def test_a_finished_run_is_resumed_to_no_effect(tmp_path: Path, nmnist: Path) -> None:
     """Neither another neuron nor nothing at all changes a file of it, Hydra's own included."""
-    first = call(tmp_path, *small_words(nmnist))
+    first = call(TRAIN, tmp_path, *small_words(nmnist))
     assert first.returncode == 0, first.stderr
     folder = only_run(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    other = call(tmp_path, f"trainer.resume={folder}", "neuron.tau=4")
+    other = call(TRAIN, tmp_path, f"trainer.resume={folder}", "neuron.tau=4")
     assert other.returncode == 2
     assert "neuron.tau: 2.0 in the checkpoint, 4.0 now" in other.stderr
     assert "Traceback" not in other.stderr
-    again = call(tmp_path, f"trainer.resume={folder}")
+    again = call(TRAIN, tmp_path, f"trainer.resume={folder}")
     assert again.returncode == 0, again.stderr
     assert again.stdout == first.stdout.splitlines(keepends=True)[-1]
     assert "the run is finished already, and nothing was changed" in again.stderr
@@ -113,7 +117,7 @@ def test_a_finished_run_is_resumed_to_no_effect(tmp_path: Path, nmnist: Path) ->
 def test_sweep(tmp_path: Path, nmnist: Path) -> None:
     """Folder, seed and row for every job; wrong ones are named and stop nothing; a rerun repeats nothing (H06)."""
     words = ["-m", *small_words(nmnist), "rule=ottt,slt", "seed=1,2", "hydra.sweep.dir=sweep"]
-    first = call(tmp_path, *words, "trainer.epochs=1,-1")
+    first = call(TRAIN, tmp_path, *words, "trainer.epochs=1,-1")
     assert first.returncode == 1
     assert "Traceback" not in first.stderr
     table = rows(tmp_path / "sweep")
@@ -127,7 +131,7 @@ def test_sweep(tmp_path: Path, nmnist: Path) -> None:
     assert all(name in first.stderr for name in failed)
     kept = {name: (tmp_path / "sweep" / name / "summary.json").stat().st_mtime_ns for name in finished}
     assert len({(tmp_path / "sweep" / name / "config.yaml").read_text() for name in finished}) == 2
-    again = call(tmp_path, *[word.replace("ottt,slt", "ottt") for word in words], "trainer.epochs=1")
+    again = call(TRAIN, tmp_path, *[word.replace("ottt,slt", "ottt") for word in words], "trainer.epochs=1")
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("is finished already") == 2
     assert kept == {name: (tmp_path / "sweep" / name / "summary.json").stat().st_mtime_ns for name in finished}
@@ -138,7 +142,7 @@ def test_a_bug_in_one_job_shows_its_traceback_and_stops_nothing(tmp_path: Path, 
     words = ["-m", *small_words(nmnist), "seed=1,2", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=job${seed}"]
     (tmp_path / "sweep" / "job1").mkdir(parents=True)
     (tmp_path / "sweep" / "job1" / "summary.json").write_text("{not json")
-    done = call(tmp_path, *words)
+    done = call(TRAIN, tmp_path, *words)
     assert done.returncode == 1
     assert "JSONDecodeError" in done.stderr
     assert "Traceback" in done.stderr
@@ -153,14 +157,14 @@ def test_relative_paths_count_from_where_the_user_stands(tmp_path: Path, nmnist:
     """H01: also with a change of folder; one data folder, an absolute path in the saved configuration."""
     (tmp_path / "data").symlink_to(nmnist)
     given = [word for word in small_words(nmnist) if not word.startswith("dataset.root")]
-    done = call(tmp_path, *given, "dataset.root=./data", "hydra.job.chdir=true")
+    done = call(TRAIN, tmp_path, *given, "dataset.root=./data", "hydra.job.chdir=true")
     assert done.returncode == 0, done.stderr
     assert f"root: {nmnist}" in (only_run(tmp_path) / "config.yaml").read_text().replace("'", "")
     assert {path.name for path in tmp_path.iterdir()} == {"data", "outputs"}
 
 
 def test_missing_recordings_are_told_without_a_traceback(tmp_path: Path) -> None:
-    done = call(tmp_path, "dataset=nmnist")
+    done = call(TRAIN, tmp_path, "dataset=nmnist")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert str(tmp_path / "data" / "nmnist") in done.stderr
@@ -172,7 +176,7 @@ def test_experiment_beats_groups_and_the_command_line_beats_it(tmp_path: Path) -
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     recipe = "# @package _global_\ndefaults:\n  - override /rule: sltt\ntrainer:\n  epochs: 3\n  batch_size: 5\n"
     (tmp_path / "mine" / "experiment" / "tiny.yaml").write_text(recipe)
-    done = call(tmp_path, "--config-dir", "mine", "+experiment=tiny", "trainer.epochs=1", "--cfg", "job")
+    done = call(TRAIN, tmp_path, "--config-dir", "mine", "+experiment=tiny", "trainer.epochs=1", "--cfg", "job")
     assert done.returncode == 0, done.stderr
     for line in ("  name: sltt", "  epochs: 1", "  batch_size: 5"):
         assert f"{line}\n" in done.stdout
@@ -197,7 +201,7 @@ def test_rule_comparison(tmp_path: Path) -> None:
     """The recipe's axes are a sweep; a word takes the place of one; the table is written, printed, and made again."""
     sizes = ["dataset.train=20", "dataset.test=8", "trainer.epochs=1", "model.hidden=[6]", "trainer.batch_size=6"]
     axes = ["rule=sltt,bptt", "dataset=delayed_xor", "seed=1", "hydra.sweep.dir=sweep"]
-    done = call(tmp_path, "-m", "experiment=rule_comparison", *sizes, *axes)
+    done = call(TRAIN, tmp_path, "-m", "experiment=rule_comparison", *sizes, *axes)
     assert done.returncode == 0, done.stderr
     table = rows(tmp_path / "sweep")
     assert sorted((row["rule"], row["status"]) for row in table.values()) == [
@@ -211,7 +215,7 @@ def test_rule_comparison(tmp_path: Path) -> None:
     text = (tmp_path / "sweep" / "comparison.md").read_text()
     assert "| test accuracy, % | delayed_xor (chance 50.0) |" in text
     assert text in done.stdout
-    again = call(tmp_path, "-m", "experiment=rule_comparison", *sizes, *axes)
+    again = call(TRAIN, tmp_path, "-m", "experiment=rule_comparison", *sizes, *axes)
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("is finished already") == 2
     assert (tmp_path / "sweep" / "comparison.md").read_text() == text
@@ -219,7 +223,7 @@ def test_rule_comparison(tmp_path: Path) -> None:
 
 def test_every_job_of_a_recipe_is_checked(tmp_path: Path) -> None:
     """The axes come from the recipe alone, and a value that is wrong in all of their jobs stops the sweep."""
-    done = call(tmp_path, "-m", "experiment=rule_comparison", "dataset=copy", "model.hidden=[0]")
+    done = call(TRAIN, tmp_path, "-m", "experiment=rule_comparison", "dataset=copy", "model.hidden=[0]")
     assert done.returncode == 2
     assert "model.hidden: got [0]" in done.stderr
     assert list(tmp_path.iterdir()) == []
