@@ -1,16 +1,6 @@
 """Choose how many steps are run at once: what fits the memory, what fits the cache, and what is fastest here.
 
-**Bytes.** Between its forward and its backward a chunk of K steps of a block with B samples, I inputs, O units, H
-hidden values per unit (those of a filter among them) and elements of s bytes keeps
-
-    s [ K B (I + 2 O) + 2 H B I ]                                      a trace per input, such as OTTT's
-    s [ K B (I + O (H^2 + 2 H + 2)) + H B O (I + 1) ]                  a trace per synapse, such as D-RTRL's
-
-In both, K B I are the inputs and K B O the signal that comes back to the spikes; the spikes are the inputs of the next
-block. A trace per input needs ds/dy (K B O) and is there as it was before the chunk and as it is after it. A trace per
-synapse is there once, its rows I + 1 rounded up to whole cache lines; it meets the inputs and the Jacobian A, p, c, r
-of every step (H^2 + 2 H + 1 numbers a unit). The gradients of the weights are there whatever K is, and so is what a
-block's forward needs for a moment. Nothing grows with the length of the sequence.
+**Bytes.** What a chunk keeps between its forward and its backward: `snnlearn.engine.chunk_bytes`.
 
 **Cache.** The part that grows with K is written in the forward and read in the backward. Where it fits the last cache
 it comes from there, so the largest such K is the first guess. A trace per synapse is read and written once per chunk
@@ -34,12 +24,12 @@ from torch import Tensor, nn
 
 from snnlearn.engine.checks import refuse_non_finite
 from snnlearn.engine.chosen_chunk import whole_sequence
+from snnlearn.engine.chunk_bytes import BlockShape, NetworkShape
 from snnlearn.engine.chunked import blocks_within_chunk, check_chunk, refuse_unfoldable
 from snnlearn.engine.layout import lay_out_, may_choose_layout
 from snnlearn.engine.machine import cache_size, free_memory
-from snnlearn.engine.sequence import sequence_length
+from snnlearn.engine.sequence import kept_apart, sequence_length
 from snnlearn.engine.yardsticks import Problem
-from snnlearn.functional.chunk_roll import row_length
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.filtered_trace import FilteredTrace
 from snnlearn.nn.recurrent import ETRecurrent
@@ -64,57 +54,6 @@ WORTH = 0.95
 
 CHUNKS = 3
 """How many chunks a measurement runs; the first, whose trace is empty, counts by itself."""
-
-
-class BlockShape(NamedTuple):
-    """A block as its bytes see it: B, I, O, H, bytes of a number, and whether its trace is one per synapse.
-
-    >>> BlockShape(2, 3, 4, 1, True).kept(5)
-    1432
-    """
-
-    batch: int
-    inputs: int
-    outputs: int
-    hidden: int
-    per_synapse: bool
-    element: int = 4
-
-    def growing(self, steps: int) -> int:
-        """Return the bytes that grow with the chunk of `steps`; the equation is the module's."""
-        per_step = self.inputs + 2 * self.outputs
-        if self.per_synapse:
-            per_step = self.inputs + self.outputs * (self.hidden**2 + 2 * self.hidden + 2)
-        return self.element * steps * self.batch * per_step
-
-    def lasting(self) -> int:
-        """Return the bytes of the trace; the equation is the module's."""
-        wide = row_length(self.inputs + 1, self.element)
-        numbers = self.outputs * wide if self.per_synapse else 2 * self.inputs
-        return self.element * self.hidden * self.batch * numbers
-
-    def kept(self, steps: int) -> int:
-        """Return the bytes that are kept of a chunk of `steps`."""
-        return self.growing(steps) + self.lasting()
-
-
-class NetworkShape(NamedTuple):
-    """The blocks of a network, and the bytes of a step that its other layers keep, which are their inputs.
-
-    >>> NetworkShape((BlockShape(2, 3, 4, 1, False),), 100).growing(2)
-    376
-    """
-
-    blocks: tuple[BlockShape, ...]
-    others: int = 0
-
-    def growing(self, steps: int) -> int:
-        """Return the bytes that grow with the chunk of `steps`."""
-        return sum(block.growing(steps) for block in self.blocks) + steps * self.others
-
-    def kept(self, steps: int) -> int:
-        """Return the bytes that are kept of a chunk of `steps`."""
-        return self.growing(steps) + sum(block.lasting() for block in self.blocks)
 
 
 class Choice(NamedTuple):
@@ -150,9 +89,7 @@ def choose_chunk(
     """
     whole = whole_sequence(learner, x)
     choice = (Choice(*whole) if whole else _refused(learner)) or _chosen(learner, x, y, per_step_target, budget)
-    if (
-        whole is None or choice.chunk != learner.chunk
-    ):  # a choice that each sequence makes anew is told where it changes
+    if whole is None or choice.chunk != learner.chunk:  # one that each sequence makes anew is told where it changes
         log.info("%s", choice)
     return choice
 
@@ -186,13 +123,22 @@ def _refused(learner: "OnlineLearner") -> Choice | None:
         refuse_unfoldable(learner.net)
     except RuleChoiceError as error:
         return Choice(1, f"no other is possible. {error}")
-    if len(_divisors(learner.update)) == 1:
-        return Choice(1, f"an update after every {learner.update} steps is no multiple of 2")
+    if learner.update == 1:
+        return Choice(1, "an update after every step leaves no other")
     return None
 
 
-def _divisors(update: str | int) -> list[int]:
-    return [length for length in LENGTHS if isinstance(update, str) or update % length == 0]
+def lengths_for(update: str | int, steps: int) -> list[int]:
+    """Return the chunk lengths that are tried on a sequence of `steps`: powers of two, the whole sequence, an update.
+
+    An update after so many steps has to be a multiple of each.
+
+    >>> lengths_for("sequence", 20), lengths_for(6, 20), lengths_for(1, 20)
+    ([1, 2, 4, 8, 16, 20], [1, 2, 6], [1])
+    """
+    lengths = {*LENGTHS, *([] if isinstance(update, str) else [update]), steps}
+    longest = min(steps, LENGTHS[-1])
+    return sorted(n for n in lengths if n <= longest and (isinstance(update, str) or update % n == 0))
 
 
 def _chosen(learner: "OnlineLearner", x: Iterable[Tensor], y: Any, per_step_target: bool, budget: int | None) -> Choice:
@@ -200,9 +146,7 @@ def _chosen(learner: "OnlineLearner", x: Iterable[Tensor], y: Any, per_step_targ
     shape, device = trial.shape(), trial.device
     budget = int(SHARE_OF_MEMORY * free_memory(device)) if budget is None else budget
     cache = cache_size(device)
-    lengths = _divisors(learner.update)
-    if trial.length is not None:  # one length that takes the whole sequence is enough
-        lengths = [length for length in lengths if length == 1 or length // 2 < trial.length]
+    lengths = lengths_for(learner.update, trial.problem.steps)
     fitting = [length for length in lengths if length == 1 or shape.kept(length) <= budget]
     cached = [length for length in fitting if shape.growing(length) <= cache]
     seconds = _climb(fitting, cached[-1] if cached else 1, trial.seconds)
@@ -286,9 +230,9 @@ class _Trial:
         self.learner, self.length, self.per_step_target = learner, sequence_length(x), per_step_target
         most = CHUNKS * LENGTHS[-1]
         sliced = isinstance(x, Tensor | list | tuple) and (not per_step_target or isinstance(y, Tensor | list | tuple))
-        head = x[-most:] if sliced else list(itertools.islice(x, most))  # type: ignore[index]
+        head = x[-most:] if sliced else list(itertools.islice(kept_apart(x), most))  # type: ignore[index]
         if per_step_target:
-            y = y[-most:] if sliced else list(itertools.islice(y, most))
+            y = y[-most:] if sliced else list(itertools.islice(kept_apart(y), most))
         self.channels_last = False
         self.problem = Problem(learner.net, (head, y), learner.loss, per_step_target, None)
         self.device = self.problem.x[0].device
@@ -309,7 +253,9 @@ class _Trial:
         if channels_last != self.channels_last:
             lay_out_(self.problem.net, channels_last)
             self.channels_last = channels_last
-        steps = min(self.problem.steps, CHUNKS * chunk)
+        steps = (
+            min(self.problem.steps // chunk, CHUNKS) * chunk
+        )  # whole chunks: the next one's begin is the end of each
         marks = self.run(chunk, steps)
         first, rest = marks[1] - marks[0], marks[-1] - marks[1]
         if steps <= chunk:
@@ -378,15 +324,14 @@ def peeked(values: Any) -> tuple[Any, Any]:
     """
     if not isinstance(values, Iterator):
         return values, values
+    values = kept_apart(values)
     head = list(itertools.islice(values, LENGTHS[-1]))
     return head, itertools.chain(head, values)
 
 
 __all__ = [
     "LENGTHS",
-    "BlockShape",
     "Choice",
-    "NetworkShape",
     "best_of",
     "choose_chunk",
     "chosen_on_batch",

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from snnlearn.engine.losses import NO_TARGET
-from snnlearn.engine.sequence import FoldedSteps, map_outputs, sequence_length, steps_of
+from snnlearn.engine.sequence import FoldedSteps, kept_apart, map_outputs, sequence_length, steps_of
 from snnlearn.functional.sparse_map import fold_rows, is_sparse
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.chunk import Chunk, in_chunk
@@ -72,10 +72,14 @@ def pieces_of(
         else:
             refuse_other_than_tensors(inputs)
             folded = fold_rows(inputs) if is_sparse(inputs[0]) else torch.cat(inputs)
+        if restarts is not None and isinstance(folded, Tensor):
+            check_restarts_at(restarts, end, folded.shape[0] // len(inputs))
         mask = None if restarts is None else restarts[begin:end]
         return Piece(folded, targets, mask if mask is not None and bool(mask.any()) else None)
 
     steps = repeat(torch.empty(0), len(x)) if isinstance(x, FoldedSteps) else x  # a step alone is never cut out
+    if chunk > 1:
+        steps, y = kept_apart(steps), kept_apart(y) if per_step_target else y
     for x_t, target in steps_of(steps, y, per_step_target):
         inputs.append(x_t)
         targets.append(target)
@@ -86,6 +90,23 @@ def pieces_of(
             inputs, targets = [], []
     if inputs:
         yield piece()
+    if restarts is not None and begin + len(inputs) != len(restarts):
+        raise ValueError(
+            f"the input ended after {begin + len(inputs)} steps and restarts has {len(restarts)} rows: the mask is "
+            f"[T, B], one row per step; pass restarts[:{begin + len(inputs)}]"
+        )
+
+
+def check_restarts_at(restarts: Tensor, end: int, batch: int) -> None:
+    """Raise ValueError unless the mask [T, B] has rows for `end` steps, with an entry for each sample of the `batch`.
+
+    >>> check_restarts_at(torch.zeros(5, 2, dtype=torch.bool), 5, 2)
+    """
+    if end > len(restarts) or restarts.shape[1] != batch:
+        raise ValueError(
+            f"restarts is {list(restarts.shape)} and the input has {end} steps or more of {batch} samples: it takes a "
+            f"boolean mask [T, B], a row for each step and an entry for each sample; here [T, {batch}], T >= {end}"
+        )
 
 
 def check_restarts(restarts: object, steps: int | None) -> None:
@@ -178,7 +199,7 @@ def covered(net: nn.Module, x: Iterable[Tensor], chunk: int) -> Iterable[Tensor]
         return x
     steps, more = sequence_length(x), ""
     if steps is None:
-        x = list(islice(x, chunk + 1))
+        x = list(islice(kept_apart(x), chunk + 1))
         steps, more = len(x), " or more"
     if steps > chunk:
         raise RuleChoiceError(
@@ -231,6 +252,7 @@ __all__ = [
     "blocks_within_chunk",
     "check_chunk",
     "check_restarts",
+    "check_restarts_at",
     "covered",
     "pieces_of",
     "refuse_other_than_tensors",

@@ -91,6 +91,20 @@ def sequence_length(x: Any) -> int | None:
     return len(x) if isinstance(x, Tensor | Sized) else None
 
 
+def kept_apart(steps: Any) -> Any:
+    """Return steps, or targets, of which several may be kept at a time: those of a generator are copied as they come.
+
+    A generator may fill one buffer over and over; a tensor, a list, a tuple and `FoldedSteps` hold theirs apart.
+
+    >>> buffer = torch.zeros(1)
+    >>> [float(step) for step in list(kept_apart(buffer.add_(1) for _ in range(3)))]
+    [1.0, 2.0, 3.0]
+    """
+    if isinstance(steps, Tensor | list | tuple | FoldedSteps) or not isinstance(steps, Iterable):
+        return steps
+    return (map_outputs(lambda part: part.clone() if isinstance(part, Tensor) else part, step) for step in steps)
+
+
 def steps_of(x: Iterable[Tensor], y: Any, per_step_target: bool) -> Iterator[tuple[Tensor, Any]]:
     """Yield (x_t, target of step t): y itself at every step, or its t-th entry with `per_step_target`.
 
@@ -308,6 +322,7 @@ __all__ = [
     "NonFiniteError",
     "Prediction",
     "SequenceResult",
+    "kept_apart",
     "map_outputs",
     "note_target",
     "sequence_length",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from snnlearn.engine.losses import StepLoss
 from snnlearn.engine.oracle import CARRIERS, bptt_gradients
-from snnlearn.engine.sequence import map_outputs
+from snnlearn.engine.sequence import kept_apart, map_outputs
 from snnlearn.nn.block import ETBlock
 from snnlearn.nn.state import stashed_state
 from snnlearn.rules.attach import attach
@@ -63,8 +63,8 @@ class Problem:
             return value.detach().to(dtype) if floating and dtype is not None else value
 
         x, y = batch
-        self.x = cast(x) if isinstance(x, Tensor) else [cast(x_t) for x_t in x]
-        self.y = map_outputs(cast, list(y) if per_step_target and not isinstance(y, Tensor) else y)
+        self.x = cast(x) if isinstance(x, Tensor) else [cast(x_t) for x_t in kept_apart(x)]
+        self.y = map_outputs(cast, list(kept_apart(y)) if per_step_target and not isinstance(y, Tensor) else y)
         self.net, self.per_step_target, self.dtype, self.seed = working_copy(net, dtype), per_step_target, dtype, seed
         self.brought = _stripped(self.net)
         self.loss = loss

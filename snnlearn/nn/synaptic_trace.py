@@ -238,6 +238,7 @@ class SynapticTrace(StepTrace):
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "SynapticTrace":
+        self.settle_ahead()  # the chunk that is kept would stay behind
         self.room = None
         super()._apply(fn, recurse)
         return self

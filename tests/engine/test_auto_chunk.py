@@ -27,7 +27,8 @@ from snnlearn import (
     TimeConstantDropout,
 )
 from snnlearn.engine import auto_chunk, machine
-from snnlearn.engine.auto_chunk import LENGTHS, BlockShape, Choice, NetworkShape, best_of, choose_chunk, peeked
+from snnlearn.engine.auto_chunk import LENGTHS, Choice, best_of, choose_chunk, peeked
+from snnlearn.engine.chunk_bytes import BlockShape, NetworkShape
 from snnlearn.nn.state import stateful_modules
 from snnlearn.rules import RULES
 
@@ -90,7 +91,7 @@ def test_the_numbers_are_those_of_the_chosen_length(rule: str, per_step: bool) -
         explicit.learn(x, y, per_step_target=per_step)
         ends.append(explicit.net.state_dict())
         random.append(torch.get_rng_state())
-    assert auto.chunk in LENGTHS
+    assert auto.chunk in (*LENGTHS, len(x))
     assert torch.equal(left, random[0])
     assert not torch.equal(left, random[1])
     for name, value in auto.net.state_dict().items():
@@ -141,9 +142,9 @@ def test_it_is_said_once_with_the_figures(caplog: pytest.LogCaptureFixture) -> N
     assert all(word in line for word in ("it keeps", "of a budget of", "a cache of", f"{made.chunk}: "))
 
 
-@pytest.mark.parametrize(("fits", "expected"), [(0, 1), (1, 1), (4, 4), (7, 4), (64, 32)])
+@pytest.mark.parametrize(("fits", "expected"), [(0, 1), (1, 1), (4, 4), (7, 4), (64, 20)])
 def test_the_budget_is_respected(fits: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much faster a longer chunk would be; 32 takes the 20 steps at once, so 64 is not asked for."""
+    """However much faster a longer chunk would be; 20 takes all steps at once, so that 32 is not asked for."""
     asked = timed(monkeypatch, lambda chunk: 1 / chunk)
     made, (x, y) = learner(network(), DRTRL()), batch()
     shape = auto_chunk._Trial(made, x, y[0], False).shape()
@@ -153,10 +154,10 @@ def test_the_budget_is_respected(fits: int, expected: int, monkeypatch: pytest.M
     assert 0 < shape.kept(1) < shape.kept(2) < shape.kept(64)
 
 
-@pytest.mark.parametrize(("cache", "asked"), [(1, [1, 2, 4, 8]), (10**9, [32, 16, 8, 4, 2]), (None, [8, 16, 4, 2])])
+@pytest.mark.parametrize(("cache", "asked"), [(1, [1, 2, 4, 8]), (10**9, [20, 16, 8, 4, 2]), (None, [8, 16, 4, 2])])
 def test_the_cache_says_where_to_begin(cache: int | None, asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Upwards while that is faster, else downwards while that costs nothing: 4 is the best here."""
-    seconds = {1: 9.0, 2: 5.0, 4: 1.0, 8: 1.01, 16: 2.0, 32: 3.0}
+    seconds = {1: 9.0, 2: 5.0, 4: 1.0, 8: 1.01, 16: 2.0, 20: 3.0}
     made, (x, y) = learner(network(), OTTT()), batch()
     shape = auto_chunk._Trial(made, x, y[0], False).shape()
     found = timed(monkeypatch, lambda chunk: seconds[chunk])
@@ -175,12 +176,30 @@ def test_updates_come_where_a_chunk_ends(caplog: pytest.LogCaptureFixture) -> No
     x, y = batch()
     made = learner(network(), DRTRL(), update=6)
     assert made.learn(x, y[0]).updates == 4
-    assert made.chunk in (1, 2)
+    assert made.chunk in (1, 2, 6)
     assert "4: " not in caplog.text.partition("it keeps")[0]
     odd = learner(network(), DRTRL(), update=5)
     odd.learn(x, y[0])
-    assert odd.chunk == 1
-    assert "an update after every 5 steps is no multiple of 2" in caplog.text
+    assert odd.chunk in (1, 5)
+    each = learner(network(), DRTRL(), update=1)
+    each.learn(x, y[0])
+    assert each.chunk == 1
+    assert "an update after every step leaves no other" in caplog.text
+
+
+@pytest.mark.parametrize("steps", [9, 20])
+def test_what_is_timed_has_run(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by one with every step that the network takes: a step takes one in whatever chunk."""
+    clock, (x, y) = [0.0], batch(steps)
+    trial = auto_chunk._Trial(learner(network(), OTTT(), 1), x, y[0], False)
+    net = trial.problem.net
+    net.register_forward_hook(
+        lambda *_: clock.__setitem__(0, clock[0] + (1 if net[0].chunk is None else net[0].chunk.steps))
+    )
+    monkeypatch.setattr(auto_chunk, "perf_counter", lambda: clock[0])
+    lengths = auto_chunk.lengths_for("sequence", steps)
+    assert lengths[-1] == steps
+    assert [trial.seconds(length) for length in lengths] == [1.0] * len(lengths)
 
 
 def test_what_cannot_be_folded_runs_step_by_step(caplog: pytest.LogCaptureFixture) -> None:

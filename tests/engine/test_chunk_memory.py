@@ -22,7 +22,7 @@ from snnlearn import (
     OnlineLearner,
     reset,
 )
-from snnlearn.engine.auto_chunk import BlockShape, NetworkShape
+from snnlearn.engine.chunk_bytes import BlockShape, NetworkShape
 
 CLASSES, WARM_UP = 4, 120
 

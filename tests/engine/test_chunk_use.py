@@ -251,3 +251,53 @@ def test_restarts_are_a_mask_of_steps_and_rows(mask: Tensor, chunk: int) -> None
     x, y = data()
     with pytest.raises(ValueError, match=r"restarts is .*it takes a boolean mask \[T, B\] with T = 7"):
         learner_of(net_of(), chunk=chunk).learn(x, y, restarts=mask)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 10])
+def test_restarts_fit_the_steps_and_rows_that_come(chunk: int) -> None:
+    """Of a generator too, whose length nobody knows before; and without a restart in the mask."""
+    (x, y), none = data(), torch.zeros(STEPS, BATCH, dtype=torch.bool)
+    for mask, words in (
+        (none[:5], rf"restarts is \[5, {BATCH}\] and the input has"),
+        (torch.cat([none, none]), rf"the input ended after {STEPS} steps and restarts has {2 * STEPS} rows"),
+        (none[:, :1], rf"restarts is \[{STEPS}, 1\] .* here \[T, {BATCH}\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            learner_of(net_of(), chunk=chunk).learn((x_t for x_t in x), y, restarts=mask)
+    with pytest.raises(ValueError, match=rf"restarts is \[{STEPS}, 1\]"):
+        learner_of(net_of(), chunk=chunk).learn(x, y, restarts=none[:, :1])
+    learner_of(net_of(), chunk=chunk).learn((x_t for x_t in x), y, restarts=none)
+
+
+@pytest.mark.parametrize("rule", [OTTT(), DRTRL()], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("chunk", [1, 3, 10, "auto"])
+def test_a_generator_may_fill_one_buffer(rule: Any, chunk: int | str) -> None:
+    """Of inputs and of targets; control: a list of one buffer is the last step, over and over."""
+    x, y = data()
+    targets = torch.stack([(y + t) % 3 for t in range(STEPS)])
+    apart, filled = net_of(), net_of()
+    learner_of(apart, rule).learn(x, targets, per_step_target=True)
+
+    def filling(values: Tensor) -> Any:
+        buffer = torch.empty_like(values[0])
+        return (buffer.copy_(value) for value in values)
+
+    learner_of(filled, rule, chunk=chunk).learn(filling(x), filling(targets), per_step_target=True)
+    for found, expected in zip(weights(filled), weights(apart), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    last = net_of()
+    learner_of(last, rule).learn(x[-1:].expand(STEPS, -1, -1), targets, per_step_target=True)
+    assert not torch.allclose(weights(last)[0], weights(apart)[0])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 10])
+def test_a_dtype_may_change_in_mid_sequence(chunk: int) -> None:
+    (x, y), moved, stays = data(), net_of(), net_of()
+    for net in (moved, stays):
+        learner = learner_of(net, DRTRL(), chunk=chunk)
+        learner.learn(x, y)
+        net.to(torch.float32 if net is moved else torch.float64)
+        kind = torch.float32 if net is moved else torch.float64
+        learner.learn(x.to(kind), y, keep_state=True)
+    for found, expected in zip(weights(moved), weights(stays), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)

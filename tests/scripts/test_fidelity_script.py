@@ -58,7 +58,7 @@ def test_wrong_words_are_told_without_a_traceback(
         (["sequence=3"], "did you mean sequences?"),
         ([*small_words(nmnist), "lengths=[9]"], "at most the sequence's 4 steps"),
         ([*small_words(nmnist), "bias_pairs=3"], "at least 16"),
-        (["rules=[drtrl]", "model=convolutional"], "while model is convolutional"),
+        (["rules=[drtrl]", "model=convolutional"], "trainer.chunk: got 1; legal: auto, or at least"),
     ]
     for words, message in wrong:
         with pytest.raises(SystemExit) as ended:
