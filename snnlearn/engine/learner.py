@@ -61,8 +61,8 @@ class OnlineLearner:
     `update` "sequence" steps the optimizer at the end of each sequence, k after every k steps that had a loss;
     either way the gradient of an update is the mean over its steps' losses. On a stream, which has no end,
     "sequence" means every such step. A rule with a window updates where a window ends, so k is a multiple of it.
-    `chunk` K steps run at once, with the same numbers (`snnlearn.functional.chunk`): k is a multiple of it, layers that
-    would mean something else are refused; "auto" chooses K on the first batch (`snnlearn.engine.auto_chunk`).
+    `chunk` K steps run at once, with the same numbers (`snnlearn.functional.chunk`): k is a multiple of it, torch's
+    layers that mix rows are refused, yours may not; "auto" chooses K on the first batch (`snnlearn.engine.auto_chunk`).
     `clip_norm` bounds the gradient's norm once per update. `report` says how each parameter learns. Raises
     RuleChoiceError for BPTT with update=k, TypeError for a loss or an optimizer that is none, ValueError for the rest.
 
