@@ -164,11 +164,11 @@ def collate_sparse(
         >>> events.to_dense().tolist(), labels.tolist(), lengths.tolist()
         ([[[1.0, 0.0]], [[0.0, 2.0]]], [7], [2])
     """
-    for events, _ in batch:
-        if not isinstance(events, BinnedEvents):
+    for recording, _ in batch:
+        if not isinstance(recording, BinnedEvents):
             raise DataError(
-                f"collate_sparse got a recording as {type(events).__name__} and joins events, BinnedEvents: give the "
-                f"dataset Binning(..., sparse=True), or write collate_fn=collate for frames"
+                f"collate_sparse got a recording as {type(recording).__name__} and joins events, BinnedEvents: give "
+                f"the dataset Binning(..., sparse=True), or write collate_fn=collate for frames"
             )
     kinds = {(events.sensor, events.binary) for events, _ in batch}
     if len(kinds) != 1:
