@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 
-from snnlearn.config.problem import Problem
+from snnlearn.config.problem import Problem, nearest
 from snnlearn.config.schema_data import DataConfig, Recordings
 from snnlearn.config.schema_rules import PER_SYNAPSE
 from snnlearn.data.sequential_mnist import PIXELS
+from snnlearn.functional import ArcTan
+from snnlearn.kernels import dispatch
 
 __all__ = ["cross_checks"]
 
@@ -54,6 +56,23 @@ def cross_checks(values: Values) -> Iterator[Problem]:
         yield Problem("optimizer.nesterov", "true", "false while optimizer.momentum is 0")
     if values.get("device") == "cuda" and not torch.cuda.is_available():
         yield Problem("device", "'cuda'", "cpu or auto: this machine has no usable GPU")
+    yield from _kernels(values.get("device"))
+
+
+def _kernels(device: str | None) -> Iterator[Problem]:
+    """Check the path of kernels that the environment has chosen: that there is one, and Triton's device."""
+    choice = dispatch.choice_in_use()
+    if choice.form != dispatch.ENVIRONMENT:
+        return
+    name = choice.form.partition("=")[0]
+    if choice.path not in dispatch.PATHS:
+        hint = nearest(choice.path, dispatch.PATHS)
+        yield Problem(name, choice.path, f"one of: {', '.join(dispatch.PATHS)}; an environment variable", hint)
+    on_cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
+    if choice.path == "triton" and on_cpu:
+        reason = dispatch.why_not("cut_gradient", torch.ones(1), torch.ones(1), ArcTan())
+        if reason:
+            yield Problem(name, "triton", "auto, reference or compiled on the CPU; an environment variable", reason)
 
 
 def _chunk(values: Values, update: Any) -> Iterator[Problem]:

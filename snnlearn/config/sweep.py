@@ -10,6 +10,7 @@ from typing import Any
 
 from snnlearn.config.problem import ConfigError, Problem
 from snnlearn.data import DataError
+from snnlearn.kernels import dispatch
 from snnlearn.training import CheckpointError, Interrupted, TrainingError
 from snnlearn.training.checkpoint import write_whole
 
@@ -43,7 +44,7 @@ TOLD = ("seed", "dataset", "model", "rule")
 """Columns that a job's own words may fill where the job could not be composed."""
 
 # What a user can mend; anything else is a bug, and its traceback is shown.
-USER_ERRORS = (ConfigError, CheckpointError, DataError, TrainingError, Interrupted)
+USER_ERRORS = (ConfigError, CheckpointError, DataError, dispatch.KernelUnavailableError, TrainingError, Interrupted)
 
 
 def reason_of(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from snnlearn.data.errors import DataError
+from snnlearn.data.errors import DataError, check_flag
 from snnlearn.data.samples import EventSample, Sensor
 from snnlearn.data.sparse import BinnedEvents
 
@@ -38,7 +38,7 @@ class Binning:
             ``collate_sparse``, and for networks that begin with a linear block.
 
     Raises:
-        ValueError: a value out of range, or one that the other kind of binning uses.
+        ValueError: a value out of range, a flag that is no bool, or a value that the other kind of binning uses.
 
     Example:
         >>> Binning(steps=20).describe()
@@ -76,6 +76,8 @@ class Binning:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed, such as {name}=20")
+        for name in ("binary", "sparse"):
+            check_flag(name, getattr(self, name))
 
     def step_of(self, time_us: np.ndarray, steps: int) -> Int64[np.ndarray, " events"]:
         """Return the step 0..steps-1 of each event: floor of its time over the step's length, late ones in

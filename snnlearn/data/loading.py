@@ -23,13 +23,19 @@ def collate(
         Frames [T, B, P, H, W] with T the longest of the T_i, labels [B], and lengths [B] in steps.
 
     Raises:
-        DataError: an empty batch, or frames of different sensors.
+        DataError: an empty batch, frames of different sensors, or recordings that are no frames.
 
     Example:
         >>> frames, labels, lengths = collate([(torch.ones(3, 2, 4, 4), 7), (torch.ones(1, 2, 4, 4), 1)])
         >>> tuple(frames.shape), labels.tolist(), lengths.tolist(), frames[:, 1].sum().item()
         ((3, 2, 2, 4, 4), [7, 1], [3, 1], 32.0)
     """
+    for frames, _ in batch:
+        if not isinstance(frames, Tensor):
+            raise DataError(
+                f"collate got a recording as {type(frames).__name__} and stacks frames, tensors [T, P, H, W]: write "
+                f"collate_fn=collate_sparse for events of Binning(..., sparse=True), or leave sparse=True out"
+            )
     shapes = {tuple(frames.shape[1:]) for frames, _ in batch}
     if len(shapes) != 1:
         raise DataError(

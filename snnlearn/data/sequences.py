@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor, from_numpy
 from torch.utils.data import Dataset
 
-from snnlearn.data.errors import DataError
+from snnlearn.data.errors import DataError, check_flag
 
 MISSING = -100
 """The label of a step that has none; what torch's cross entropy leaves out."""
@@ -103,6 +103,8 @@ class SequenceDataset(Dataset[Item]):
         per_step: bool = False,
         numbers: bool = False,
     ) -> None:
+        check_flag("per_step", per_step)
+        check_flag("numbers", numbers)
         self.name = name
         self.title = title
         self.channels = channels

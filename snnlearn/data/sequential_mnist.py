@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from snnlearn.data.errors import DataError
+from snnlearn.data.errors import DataError, check_flag
 from snnlearn.data.loading import stratified_split
 from snnlearn.data.sequences import SequenceDataset
 from snnlearn.data.tasks.options import Split, check_split
@@ -44,6 +44,7 @@ class SequentialMNIST(SequenceDataset):
 
     Raises:
         DataError: no files, damaged ones, a chunk that does not divide 784.
+        ValueError: a flag that is no bool.
 
     Example:
         >>> SequentialMNIST("/nowhere")
@@ -56,6 +57,7 @@ class SequentialMNIST(SequenceDataset):
     ) -> None:
         if chunk < 1 or PIXELS % chunk:
             raise DataError(f"chunk={chunk!r}: a step has so many of 784 pixels, so it divides 784; write 28, or 1")
+        check_flag("permuted", permuted)
         self.split = check_split(split, "sequential MNIST")
         self.root = Path(root).expanduser().resolve()
         self.chunk = chunk

@@ -7,7 +7,7 @@ never made.
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -113,10 +113,32 @@ class SparseSequence:
         frames[step[chosen], sample[chosen], self.columns[chosen].long()] = self.values[chosen]
         return frames
 
-    def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> "SparseSequence":
-        """Return the same events on `device`, their counts as `dtype`."""
+    def __getitem__(self, index: object) -> NoReturn:
+        """Raise TypeError: steps are taken by iterating, or with `folded`."""
+        raise TypeError(
+            f"SparseSequence[{index!r}]: its events are not cut by an index; write events.folded(begin, end) for steps "
+            f"as one sparse tensor [(end - begin) B, I], `for step in events` for each, events.to_dense()[...] for "
+            f"frames [T, B, I]"
+        )
+
+    def to(
+        self, device: torch.device | torch.dtype | str | int | None = None, dtype: torch.dtype | None = None
+    ) -> "SparseSequence":
+        """Return the same events on `device`, their counts as `dtype`; a dtype may come first, as in `Tensor.to`.
+
+        >>> events = SparseSequence(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), batch=1, inputs=2)
+        >>> events.to(torch.float64).values.dtype, events.to("cpu", torch.float16).values.dtype
+        (torch.float64, torch.float16)
+        """
+        if isinstance(device, torch.dtype):
+            if dtype is not None:
+                raise TypeError(f"to({device}, {dtype}): one dtype; write to(device, {dtype})")
+            device, dtype = None, device
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"to({dtype}): the counts are floating-point numbers; write to(torch.float32)")
         values = self.values.to(device=device, dtype=dtype)
-        return SparseSequence(self.ends.to(device), self.columns.to(device), values, self.batch, self.inputs)
+        ends, columns = self.ends.to(device=device), self.columns.to(device=device)
+        return SparseSequence(ends, columns, values, self.batch, self.inputs)
 
     def __repr__(self) -> str:
         return f"SparseSequence(shape={list(self.shape)}, density={self.density:.3%}, dtype={self.values.dtype})"
@@ -134,7 +156,7 @@ def collate_sparse(
         The events, labels [B], and lengths [B] in steps.
 
     Raises:
-        DataError: an empty batch, or recordings of different kinds.
+        DataError: an empty batch, recordings of different kinds, or frames in place of events.
 
     Example:
         >>> one = BinnedEvents(np.array([1, 0, 1]), np.array([1, 0, 1], np.int32), 2, (1, 1, 2), False)
@@ -142,6 +164,12 @@ def collate_sparse(
         >>> events.to_dense().tolist(), labels.tolist(), lengths.tolist()
         ([[[1.0, 0.0]], [[0.0, 2.0]]], [7], [2])
     """
+    for recording, _ in batch:
+        if not isinstance(recording, BinnedEvents):
+            raise DataError(
+                f"collate_sparse got a recording as {type(recording).__name__} and joins events, BinnedEvents: give "
+                f"the dataset Binning(..., sparse=True), or write collate_fn=collate for frames"
+            )
     kinds = {(events.sensor, events.binary) for events, _ in batch}
     if len(kinds) != 1:
         raise DataError(

@@ -93,7 +93,7 @@ class OnlineLearner:
         self.update, self.clip_norm = update, clip_norm
         self.is_auto = self.chooses_chunk = chunk == "auto"
         self.chunk = 1 if self.chooses_chunk else check_chunk(chunk, update, rule)
-        self.report = rule.attach(net, chunk)
+        self.report = rule.attach(net, None if self.chooses_chunk else self.chunk)
         self._frozen = frozen_norms(net)
         add_signal_parameters(net, optimizer)
         self._pending, self._learned = 0, False

@@ -33,7 +33,8 @@ def in_chunk(net: nn.Module, chunk: Chunk) -> Iterator[None]:
     `chunk` says how many steps, and which rows restart before which of them. Backward comes once per chunk, inside the
     context or after it, before the next chunk. Raises ValueError or TypeError for what is no chunk, RuleChoiceError for
     a layer that would mean something else, StateShapeError where the rows are no multiple of K, StaleTraceError on a
-    wrong order.
+    wrong order. An input [K, B, I] left unflattened is not refused: a linear layer takes it for a batch of one with B
+    places each, so every place is a sequence of its own and the output is [K, B, O].
 
     >>> import torch
     >>> from snnlearn import ETBlock, ETLinear, LIF, OTTT

@@ -61,42 +61,59 @@ class KernelUnavailableError(RuntimeError):
 
 
 class Choice(NamedTuple):
-    """A path, whether it is kept to, and by what it was chosen, as a user wrote it."""
+    """A path, whether it is kept to, and how a user writes a choice, `{}` or `{!r}` in place of the path.
+
+    >>> Choice("triton", True, "use({!r})").words, Choice("triton", True, "use({!r})").words_for("auto")
+    ("use('triton')", "use('auto')")
+    """
 
     path: str
     strict: bool
-    words: str
+    form: str
+
+    @property
+    def words(self) -> str:
+        """What the user wrote."""
+        return self.words_for(self.path)
+
+    def words_for(self, path: str) -> str:
+        """Return what to write for another path."""
+        return self.form.format(path)
+
+    def checked(self) -> "Choice":
+        """Return this choice; raise ValueError for a path that there is not."""
+        if self.path not in PATHS:
+            raise ValueError(f"{self.words}: choose one of {', '.join(PATHS)}; write {self.words_for('auto')}")
+        return self
 
 
-def choice_of(path: str, strict: bool, words: str) -> Choice:
-    """Return the choice of a path; raise ValueError for one that there is not.
+ENVIRONMENT = "SNNLEARN_KERNELS={}"
+"""The form of the choice that the environment makes."""
 
-    >>> choice_of("triton", True, "use('triton')").path
-    'triton'
-    """
-    if path not in PATHS:
-        raise ValueError(f"{words}: choose one of {', '.join(PATHS)}; write {words.replace(path, 'auto')}")
-    return Choice(path, strict, words)
-
-
-def _from_environment() -> Choice:
-    path = os.environ.get("SNNLEARN_KERNELS", "auto")
-    return choice_of(path, True, f"SNNLEARN_KERNELS={path}")
-
-
-# One value for the process and not per thread: backward of CUDA tensors runs in a thread of its own.
-_chosen = [_from_environment()]
+# One value for the process and not per thread: backward of CUDA tensors runs in a thread of its own. What the
+# environment says is checked where it is used, so that an import does not fail and a script can say what is wrong.
+_chosen = [Choice(os.environ.get("SNNLEARN_KERNELS") or "auto", True, ENVIRONMENT)]
 _said: set[tuple[str, str, str]] = set()
 
 
+def choice_in_use() -> Choice:
+    """Return the choice in effect, as it was made: the environment may name a path that there is not.
+
+    >>> with use("reference"):
+    ...     choice_in_use().words
+    "use('reference')"
+    """
+    return _chosen[0]
+
+
 def path_in_use() -> str:
-    """Return the choice in effect: auto, reference, triton or compiled.
+    """Return the path in effect: auto, reference, triton or compiled; raise ValueError for another in the environment.
 
     >>> with use("reference"):
     ...     path_in_use()
     'reference'
     """
-    return _chosen[0].path
+    return _chosen[0].checked().path
 
 
 @contextmanager
@@ -110,7 +127,7 @@ def use(path: str, *, strict: bool = True) -> Iterator[None]:
     ...     path_in_use()
     'reference'
     """
-    before, _chosen[0] = _chosen[0], choice_of(path, strict, f"use({path!r})")
+    before, _chosen[0] = _chosen[0], Choice(path, strict, "use({!r})").checked()
     try:
         yield
     finally:
@@ -120,7 +137,8 @@ def use(path: str, *, strict: bool = True) -> Iterator[None]:
 def run(reference: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
     """Return reference(*arguments), computed by the path in use; see the module.
 
-    Raises KernelUnavailableError where a path was chosen that cannot run, ValueError for a function without a twin.
+    Raises KernelUnavailableError where a path was chosen that cannot run, ValueError for a function without a twin and
+    for a word in SNNLEARN_KERNELS that is no path.
 
     >>> from snnlearn.functional import ArcTan
     >>> from snnlearn.functional.cut_step import cut_gradient
@@ -145,21 +163,23 @@ def run(reference: Callable[[*Arguments], Result], *arguments: *Arguments) -> Re
 
 def _decide(name: str, arguments: tuple[object, ...]) -> tuple[str, str]:
     """Return the path that these arguments take, and why."""
-    path, strict, words = _chosen[0]
+    choice = _chosen[0]
+    path = choice.path
     if path == "reference":
-        return path, f"chosen with {words}"
+        return path, f"chosen with {choice.words}"
     if path == "auto":
         if not any(value.is_cuda for value in _tensors(arguments)):
             return "reference", "the tensors are on the CPU"
         reason = why_not(name, *arguments)
         return ("reference", reason) if reason else ("triton", "the tensors are on a CUDA device")
+    words = choice.checked().words
     if path == "compiled" and name not in COMPILED:
         return "reference", f"chosen with {words}, and compiling gains nothing here"
     reason = (why_not if path == "triton" else why_not_compiled)(name, *arguments)
-    if reason and strict:
+    if reason and choice.strict:
         raise KernelUnavailableError(
             f"{name} was to run as {path}, by {words}, and cannot: {reason}; "
-            f"{words.replace(path, 'auto')} runs the reference there"
+            f"{choice.words_for('auto')} runs the reference there"
         )
     return ("reference", reason) if reason else (path, f"chosen with {words}")
 
@@ -250,12 +270,13 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 __all__ = [
     "COMPILED",
+    "ENVIRONMENT",
     "KERNEL_DTYPES",
     "PATHS",
     "TWINS",
     "Choice",
     "KernelUnavailableError",
-    "choice_of",
+    "choice_in_use",
     "path_in_use",
     "run",
     "use",

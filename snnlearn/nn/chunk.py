@@ -48,6 +48,17 @@ class Chunk(NamedTuple):
         unfolded: Tensor = values.unflatten(0, (self.steps, -1))
         return unfolded
 
+    def check_rows(self, values: Tensor, state: State | None) -> None:
+        """Raise StateShapeError where values [K B, ...] make another B than `state` carries from the chunk before."""
+        if not state or values.shape[0] % self.steps or len(state[0]) * self.steps == values.shape[0]:
+            return
+        raise StateShapeError(
+            f"a chunk of {self.steps} steps met {list(values.shape)}, {values.shape[0] // self.steps} rows a step, and "
+            f"the state carried from the step before has {len(state[0])}: the first dimension is steps times batch, "
+            f"K B, and K may not fit; write Chunk(K) for x[t:t + K].flatten(0, 1), the last chunk with what is left, "
+            f"or call reset(net) where a new sequence begins"
+        )
+
     def rows_at(self, t: int) -> Tensor | None:
         """Return the rows [B] that restart before step t, None for none."""
         return rows_at(self.restarts, t)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 def run_chunk(block: "ETBlock", x: Tensor, chunk: Chunk) -> Tensor:
     """Return the output [K B, *units] of a chunk x [K B, *inputs], with the gradients of the block's trace."""
     connection, trace = block.connection, block.connection.trace
+    chunk.check_rows(x, block.neuron.state)
     if trace is None or not (trace.training and torch.is_grad_enabled()):
         if trace is not None:
             trace.skip()

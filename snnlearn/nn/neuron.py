@@ -78,6 +78,7 @@ class Neuron(Stateful):
     def _advance_chunk(self, y: Tensor, chunk: Chunk) -> Tensor:
         """Step through the chunk y [K B, *units] and return the spikes, each step with the gradient of its own."""
         spikes = []
+        chunk.check_rows(y, self.state)
         for t, y_t in enumerate(chunk.unfolded(y).unbind()):
             rows = chunk.rows_at(t)
             if rows is not None:

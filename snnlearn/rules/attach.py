@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from snnlearn.functional.arguments import is_whole
 from snnlearn.nn.block import Readout
 from snnlearn.nn.connection import is_described
 from snnlearn.nn.neuron import Neuron
@@ -31,15 +32,16 @@ from snnlearn.rules.wiring import (
 )
 
 
-def attach(net: nn.Module, rule: LearningRule, chunk: int | str = 1) -> AttachReport:
+def attach(net: nn.Module, rule: LearningRule, chunk: int | None = 1) -> AttachReport:
     """Make `net` learn by `rule` and return a report with one row per parameter.
 
     Every `ETBlock` gets the trace and the signal of the rule, every `Neuron` its graph cut between steps (or kept, for
     BPTT), and running state is dropped. Attach again to change the rule; attach to a part of a network to mix rules
     (signals other than spatial are made at the output of what they are attached to, so they take the whole network).
-    `chunk` how many steps are run at once (`snnlearn.in_chunk`), or "auto": only a rule per synapse asks, and
-    only of a convolution, whose trace reaches no further than a chunk. Raises RuleChoiceError when the rule needs what
-    `net` does not have.
+    `chunk` how many steps are run at once (`snnlearn.in_chunk`), None where that is settled later, as
+    `OnlineLearner(chunk="auto")` does: only a rule per synapse asks, and only of a convolution, whose trace reaches no
+    further than a chunk. Raises RuleChoiceError when the rule needs what `net` does not have, ValueError for a `chunk`
+    that is no whole number from 1.
 
     >>> from snnlearn.nn import ETBlock, ETLinear, LIF
     >>> from snnlearn.rules import OTTT
@@ -47,6 +49,7 @@ def attach(net: nn.Module, rule: LearningRule, chunk: int | str = 1) -> AttachRe
     'decay 0.5'
     """
     check_types(net, rule)
+    _check_chunk(chunk)
     places = places_of(net)
     _refuse_sharing(places, rule)
     if rule.storage != "none" and not places:
@@ -117,7 +120,7 @@ def _set_feedback(net: nn.Module, places: Sequence[Place], rule: LearningRule) -
         module.feedback = None if weight is None else feedback_for(weight, rule, SEEDS_PER_RULE // 2 + number)
 
 
-def _refuse_unfit(place: Place, rule: LearningRule, is_step_trace: bool, chunk: int | str) -> None:
+def _refuse_unfit(place: Place, rule: LearningRule, is_step_trace: bool, chunk: int | None) -> None:
     """Refuse, before anything is changed, a block that the rule's trace cannot serve."""
     block, where = place.block, f"block {place.name!r}" if place.name else "the block"
     if not is_step_trace:
@@ -165,6 +168,12 @@ def check_types(net: object, rule: object) -> None:
     if not isinstance(rule, LearningRule):
         hint = f"write {rule.__name__}()" if callable(rule) and hasattr(rule, "__name__") else "write OTTT() or SLTT()"
         raise TypeError(f"attach(net, rule) got {rule!r} as rule: it takes a rule object, with parentheses; {hint}")
+
+
+def _check_chunk(chunk: object) -> None:
+    if chunk is not None and not is_whole(chunk, 1):
+        hint = ", or OnlineLearner(..., chunk='auto'), which measures how many" if chunk == "auto" else ""
+        raise ValueError(f"chunk={chunk!r}: the number of steps run at once, from 1; write chunk=16{hint}")
 
 
 def _refuse_sharing(places: Sequence[Place], rule: LearningRule) -> None:

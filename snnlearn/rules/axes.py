@@ -182,7 +182,7 @@ class LearningRule:
         """Whether learning runs forward in time, step by step."""
         return self.transition != "through_time"
 
-    def attach(self, net: nn.Module, chunk: int | str = 1) -> "AttachReport":
+    def attach(self, net: nn.Module, chunk: int | None = 1) -> "AttachReport":
         """Make `net` learn by this rule, in chunks of `chunk` steps, and return what that means for its parameters.
 
         Sets every block's trace and signal and every neuron's graph, drops running state, and may be called again with

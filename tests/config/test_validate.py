@@ -14,6 +14,7 @@ from snnlearn.config.compose import ComposeError
 from snnlearn.config.knob import IllegalValue, Knob, convert, legal
 from snnlearn.config.schema_rules import RuleConfig
 from snnlearn.config.validate import choices, fields
+from snnlearn.kernels import dispatch
 
 FILES = sorted(CONFIGS.rglob("*.yaml"))
 RULE_NAMES = ", ".join(get_args(kind.__annotations__["name"])[0] for kind in get_args(RuleConfig))
@@ -167,6 +168,15 @@ def test_knobs_that_do_not_go_together(words: list[str], path: str) -> None:
 )
 def test_legal_combinations(words: list[str]) -> None:
     assert validate(composed(*words)) == []
+
+
+@pytest.mark.parametrize(("path", "told"), [("refrence", "did you mean reference?"), ("triton", "on the CPU")])
+def test_kernels_of_the_environment_are_checked(monkeypatch: pytest.MonkeyPatch, path: str, told: str) -> None:
+    monkeypatch.setattr(dispatch, "_interpreting", lambda: False)
+    monkeypatch.setattr(dispatch, "_chosen", [dispatch.Choice(path, True, dispatch.ENVIRONMENT)])
+    (problem,) = validate(composed("device=cpu"))
+    assert str(problem).startswith(f"SNNLEARN_KERNELS: got {path}; legal: ")
+    assert told in problem.hint
 
 
 def test_a_broken_interpolation_is_told() -> None:

@@ -1,5 +1,6 @@
 """Sparse batches are the dense frames, exactly, whatever the recordings hold."""
 
+import inspect
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from snnlearn.data import (
     collate,
     collate_sparse,
 )
+from snnlearn.data.errors import check_flag
 
 SENSOR = (2, 3, 4)
 
@@ -121,3 +123,36 @@ def test_refusals() -> None:
     with pytest.raises(DataError, match="channel 24"):
         Binning(sparse=True).binned(sample((1, 24)), SENSOR)
     assert isinstance(one, BinnedEvents)
+
+
+def test_a_dtype_comes_first_as_in_a_tensor() -> None:
+    _, (events, _, _) = both(Recordings(BY_HAND["one event"], BINNINGS["number"]), [0])
+    for moved in (events.to(torch.float64), events.to("cpu", torch.float64), events.to(dtype=torch.float64)):
+        assert torch.equal(moved.to_dense(), events.to_dense().double())
+        assert moved.values.dtype == torch.float64
+        assert moved.ends.dtype == events.ends.dtype
+    for wrong in ((torch.float64, torch.float64), (torch.int64,)):
+        with pytest.raises(TypeError, match=r"write to\("):
+            events.to(*wrong)
+
+
+@pytest.mark.parametrize("index", [0, slice(0, 5)])
+def test_an_index_is_told_what_to_write(index: object) -> None:
+    _, (events, _, _) = both(Recordings(BY_HAND["one event"], BINNINGS["number"]), [0])
+    with pytest.raises(TypeError, match=r"write events\.folded\(begin, end\)"):
+        events[index]
+
+
+@pytest.mark.parametrize(("sparse", "told"), [(True, "write collate_fn=collate_sparse"), (False, "sparse=True")])
+def test_each_collate_names_the_other(sparse: bool, told: str) -> None:
+    data = Recordings(BY_HAND["one event"], Binning(steps=4, window_us=1000, sparse=sparse))
+    unchecked = inspect.unwrap(collate if sparse else collate_sparse)  # as users have it, without the tests' checks
+    with pytest.raises(DataError, match=told):
+        unchecked([data[0]])
+
+
+@pytest.mark.parametrize("name", ["binary", "sparse"])
+@pytest.mark.parametrize("wrong", ["x", 1, None])
+def test_a_flag_is_a_bool(name: str, wrong: object) -> None:
+    with pytest.raises(ValueError, match=f"{name}={wrong!r}: True or False; write {name}=True"):
+        check_flag(name, wrong)

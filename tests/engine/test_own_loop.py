@@ -135,6 +135,29 @@ def test_a_forgotten_context_is_noticed_once_there_is_a_state() -> None:
         plain(x[:K].flatten(0, 1))
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("between", [(), (LIF(),)], ids=["blocks", "a neuron alone"])
+def test_a_chunk_that_does_not_fit_the_rows_is_told_so(steps: int, between: tuple[nn.Module, ...]) -> None:
+    x, _ = data()
+    net = between[0] if between else net_of()
+    with in_chunk(net, Chunk(4)), torch.no_grad():
+        net(x[:4].flatten(0, 1))
+    told = rf"a chunk of {steps} steps met \[12, 6\], {12 // steps} rows a step, .* before has 4: .* K may not fit"
+    with pytest.raises(StateShapeError, match=told), in_chunk(net, Chunk(steps)), torch.no_grad():
+        net(x[4:7].flatten(0, 1))
+    with in_chunk(net, Chunk(3)), torch.no_grad():
+        assert net(x[4:7].flatten(0, 1)).shape[0] == 12
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.5, "3", None, True])
+def test_what_is_no_number_of_steps_is_refused(steps: Any) -> None:
+    with (
+        pytest.raises(ValueError, match=rf"Chunk\({steps!r}\): .* from 1; write Chunk\(16\)"),
+        in_chunk(net_of(), Chunk(steps)),
+    ):
+        pass
+
+
 def test_backward_comes_once_for_each_chunk_and_before_the_next() -> None:
     x, _ = data()
     net = net_of()

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import re
 import runpy
 import shutil
 import subprocess
@@ -89,10 +90,21 @@ def test_the_environment_chooses_for_the_whole_process(monkeypatch: pytest.Monke
     monkeypatch.setenv("SNNLEARN_KERNELS", "reference")
     assert runpy.run_path(str(dispatch.__file__))["path_in_use"]() == "reference"
     monkeypatch.setenv("SNNLEARN_KERNELS", "cuda")
-    with pytest.raises(ValueError, match="SNNLEARN_KERNELS=cuda: choose one of auto, reference, triton, compiled"):
-        runpy.run_path(str(dispatch.__file__))
+    module = runpy.run_path(str(dispatch.__file__))  # the import goes through, the first use does not
+    for use in (module["path_in_use"], lambda: module["run"](lif_scan, *SCAN)):
+        with pytest.raises(ValueError, match=r"=cuda: choose one of auto, reference, triton, .*; write SNN.*=auto$"):
+            use()
+    monkeypatch.setenv("SNNLEARN_KERNELS", "")
+    assert runpy.run_path(str(dispatch.__file__))["path_in_use"]() == "auto"
     monkeypatch.delenv("SNNLEARN_KERNELS")
     assert runpy.run_path(str(dispatch.__file__))["path_in_use"]() == "auto"
+
+
+@pytest.mark.parametrize("wrong", ["", "s", "refrence"])
+def test_a_wrong_path_is_told_with_what_to_write(wrong: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"use({wrong!r}): choose one of ")) as told, dispatch.use(wrong):
+        pass
+    assert str(told.value).endswith("; write use('auto')")
 
 
 def test_what_a_twin_cannot_take_is_said() -> None:

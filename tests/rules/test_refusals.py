@@ -1,5 +1,7 @@
 """What attaching a rule finds out by itself: shared parts, neurons that are not elementwise, arguments mixed up."""
 
+import inspect
+
 import pytest
 import torch
 from oracles.networks import error, mlp, online_gradients, oracle, problem, sequence
@@ -23,6 +25,15 @@ from snnlearn.nn import PostTrace
 from snnlearn.rules import LocalHead, NoiseEstimate, RateTarget
 
 State = tuple[Tensor, ...]
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 2.5, True, "auto"])
+def test_attach_takes_a_number_of_steps(chunk: object) -> None:
+    net = ETBlock(ETLinear(2, 3), LIF())
+    told = "which measures" if chunk == "auto" else "write chunk=16$"
+    with pytest.raises(ValueError, match=rf"chunk={chunk!r}: the number of steps run at once, from 1; .*{told}"):
+        inspect.unwrap(attach)(net, OTTT(), chunk)  # as users have it, without the tests' checks
+    assert net.connection.trace is None
 
 
 class OneMembrane(Neuron):

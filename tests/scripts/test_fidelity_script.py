@@ -1,6 +1,7 @@
 """`scripts/fidelity.py` as a user runs it, and its words."""
 
 import csv
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from runs import CONFIGS, ROOT, call, small_words, write_nmnist
 
 from snnlearn.config import ConfigError
 from snnlearn.config.fidelity import measure, parse_fidelity_words, run_fidelity
+from snnlearn.kernels import use
 from snnlearn.training import CheckpointError
 
 SCRIPT, TRAIN = str(ROOT / "scripts" / "fidelity.py"), str(ROOT / "scripts" / "train.py")
@@ -66,6 +68,14 @@ def test_wrong_words_are_told_without_a_traceback(
         assert ended.value.code == 2
         assert message in capsys.readouterr().err, words
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kernel_that_cannot_run_is_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["dataset=copy", "model.hidden=[8]", "rules=[sltt]", "sequences=2"]
+    with use("triton"), pytest.raises(SystemExit) as ended:
+        run_fidelity(CONFIGS, words)
+    assert ended.value.code == 2
+    assert re.search(r"error: \w+ was to run as triton, by use\('triton'\), and cannot: ", capsys.readouterr().err)
 
 
 def test_help_names_every_knob(capsys: pytest.CaptureFixture[str]) -> None:
