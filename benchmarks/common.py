@@ -78,7 +78,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def machine(device: torch.device) -> dict[str, object]:
     """Return what the figures were measured on."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return {
         "device": f"{device.type} ({name})",
         "cores": os.cpu_count(),
@@ -86,6 +86,14 @@ def machine(device: torch.device) -> dict[str, object]:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def processor() -> str:
+    """Return the model of the processor where Linux tells it, else its kind."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def save(name: str, device: torch.device, result: dict[str, object]) -> None:
