@@ -62,6 +62,8 @@ def pieces_of(
     begin, left = 0, until_update()
 
     def piece() -> Piece:
+        """Return the steps that were gathered, and let go of them."""
+        nonlocal begin, inputs, targets
         end = begin + len(inputs)
         if isinstance(x, FoldedSteps):
             folded = x.folded(begin, end)
@@ -75,7 +77,9 @@ def pieces_of(
         if restarts is not None and isinstance(folded, Tensor):
             check_restarts_at(restarts, end, folded.shape[0] // len(inputs))
         mask = None if restarts is None else restarts[begin:end]
-        return Piece(folded, targets, mask if mask is not None and bool(mask.any()) else None)
+        made = Piece(folded, targets, mask if mask is not None and bool(mask.any()) else None)
+        begin, inputs, targets = end, [], []
+        return made
 
     steps = repeat(torch.empty(0), len(x)) if isinstance(x, FoldedSteps) else x  # a step alone is never cut out
     if chunk > 1:
@@ -86,14 +90,13 @@ def pieces_of(
         with_target = sum(t is not NO_TARGET for t in targets)
         if len(inputs) == chunk or with_target == left:
             yield piece()
-            begin, left = begin + len(inputs), until_update()
-            inputs, targets = [], []
+            left = until_update()
     if inputs:
         yield piece()
-    if restarts is not None and begin + len(inputs) != len(restarts):
+    if restarts is not None and begin != len(restarts):
         raise ValueError(
-            f"the input ended after {begin + len(inputs)} steps and restarts has {len(restarts)} rows: the mask is "
-            f"[T, B], one row per step; pass restarts[:{begin + len(inputs)}]"
+            f"the input ended after {begin} steps and restarts has {len(restarts)} rows: the mask is [T, B], one row "
+            f"per step; pass restarts[:{begin}]"
         )
 
 
