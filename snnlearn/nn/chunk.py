@@ -134,21 +134,14 @@ def scan_neuron(
     return _scan(neuron, y, chunk, recurrent_weight, spikes, shows_membrane, advance)._replace(entering=entering)
 
 
-def scan_cut(
-    neuron: "FiringNeuron",
-    y: Tensor,
-    chunk: Chunk,
-    recurrent_weight: Tensor | None = None,
-    spikes: Tensor | None = None,
-    shows_membrane: bool = False,
-) -> tuple[NeuronScan, Tensor]:
+def scan_cut(neuron: "FiringNeuron", y: Tensor, chunk: Chunk) -> tuple[NeuronScan, Tensor]:
     """Return what `scan_neuron` does and u = membrane - threshold [K, B, *units], where the past is a constant.
 
     >>> from snnlearn.nn import LIF
     >>> scan_cut(LIF(), torch.full((2, 1, 1), 0.75), Chunk(2))[1].flatten()
     tensor([-0.2500,  0.1250])
     """
-    if recurrent_weight is None and not shows_membrane and _scans(neuron):
+    if _scans(neuron):
         return _scanned(neuron, y, chunk, None)
     u = torch.empty_like(y)
 
@@ -156,7 +149,7 @@ def scan_cut(
         spike, u[t] = neuron.advance_cut(y_t)
         return spike
 
-    return _scan(neuron, y, chunk, recurrent_weight, spikes, shows_membrane, advance), u
+    return _scan(neuron, y, chunk, None, None, False, advance), u
 
 
 def scan_gated(
